@@ -1,0 +1,1 @@
+//! Opening a model on a backend, and generating.

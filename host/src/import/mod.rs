@@ -1,0 +1,1 @@
+//! GGUF files become model folders.

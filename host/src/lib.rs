@@ -1,0 +1,24 @@
+//! Halfhitch's host: checkpoints, tokenizer, chat, plugins, sampling, command line.
+//!
+//! The binary is a thin shell around this library. The host reads and distrusts every file, turns a
+//! checkpoint into a [`ModelSpec`](halfhitch_seam::ModelSpec) and
+//! [`Weights`](halfhitch_seam::Weights), negotiates a plan with a backend and drives its session. It
+//! names no backend crate but the built-in reference.
+//!
+//! | module | what for |
+//! | --- | --- |
+//! | [`checkpoint`] | a model folder: configuration, safetensors, quantisation, names |
+//! | [`import`] | GGUF files become folders |
+//! | [`quantize`] | dense folders become MLX affine |
+//! | [`text`] | tokenizer, streaming decoder, chat template |
+//! | [`sampling`] | from logits to a token |
+//! | [`engine`] | opening a model on a backend and generating |
+//! | [`cli`] | the command line |
+
+pub mod checkpoint;
+pub mod cli;
+pub mod engine;
+pub mod import;
+pub mod quantize;
+pub mod sampling;
+pub mod text;

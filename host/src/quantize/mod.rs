@@ -1,0 +1,1 @@
+//! Dense folders become MLX affine.

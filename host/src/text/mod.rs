@@ -1,0 +1,1 @@
+//! Tokenizer, streaming decoder, chat template.

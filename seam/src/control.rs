@@ -1,0 +1,110 @@
+//! How a caller follows and stops long work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{ErrorCode, SeamError, SeamResult};
+
+/// Stops work from another thread or a signal handler. Clones share the flag.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that is not set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for a stop. Sticky, and safe in a signal handler.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a stop was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Fails with `Cancelled` once a stop was asked for; call it between steps.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Cancelled`].
+    pub fn check(&self) -> SeamResult<()> {
+        if self.is_cancelled() {
+            return Err(SeamError::new(ErrorCode::Cancelled, "cancelled"));
+        }
+        Ok(())
+    }
+}
+
+/// A part of opening a session or running a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Turning the model into code; counted in modules.
+    Compile,
+    /// Bringing weights onto the device; counted in bytes.
+    LoadWeights,
+    /// Running a prompt; counted in tokens.
+    Prefill,
+}
+
+impl Stage {
+    /// What the stage does, for a progress line.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Compile => "compiling",
+            Self::LoadWeights => "loading weights",
+            Self::Prefill => "reading the prompt",
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// `done` of `total` units of a stage; the stage ends with `done == total`.
+    Progress {
+        /// Which stage.
+        stage: Stage,
+        /// Units done.
+        done: u64,
+        /// Units in all.
+        total: u64,
+    },
+    /// Something a user should know, one line.
+    Note(String),
+}
+
+/// Receives events, on the calling thread or on one of the backend's; must not block for long and
+/// must not call back into the session.
+pub trait Observer: Send + Sync {
+    /// One event.
+    fn on_event(&self, event: Event);
+}
+
+/// Ignores every event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {
+    fn on_event(&self, _: Event) {}
+}
+
+/// What travels with every long call.
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    /// Set by the caller to stop.
+    pub cancel: &'a CancelToken,
+    /// Told of progress.
+    pub observer: &'a dyn Observer,
+}
+
+impl Control<'_> {
+    /// Reports progress.
+    pub fn progress(&self, stage: Stage, done: u64, total: u64) {
+        self.observer
+            .on_event(Event::Progress { stage, done, total });
+    }
+}

@@ -1,0 +1,77 @@
+//! The contract between Halfhitch's host and its compute backends.
+//!
+//! A backend is an engine that turns tokens into tokens. The boundary is an **inference session**:
+//! not an operator interface (a compiler wants the whole graph, and keeps its own cache in its own
+//! layout) and not a loader (a backend never opens a user's file). Four nouns carry it:
+//!
+//! * [`ComputeBackend`]: identity, devices, and each device's [`DeviceCapabilities`];
+//! * [`ModelSpec`] and [`Weights`]: what to compute and with which numbers, apart from any file
+//!   format;
+//! * [`ExecutionPlan`]: what [`negotiate`] chose from model, capabilities and the user's wishes,
+//!   with its reasons;
+//! * [`Session`]: sequences that grow by [`prefill`](Session::prefill) and
+//!   [`decode`](Session::decode).
+//!
+//! # Who validates
+//!
+//! The host. A backend may rely on this in [`ComputeBackend::open`]: the spec passed
+//! [`ModelSpec::validate`], the weights passed [`check_weights`], and the plan came from
+//! [`negotiate`] with this device's own capabilities. It must itself check everything that arrives
+//! at a [`Session`] (tokens, sequences, lengths), since those come at run time, and it must never
+//! return a token chosen from logits that are not finite.
+//!
+//! # Writing a backend
+//!
+//! 1. List devices; fill [`DeviceCapabilities`] with what works today, and no more: `negotiate`
+//!    promises users what is written there.
+//! 2. In `open`, build your computation from [`ModelSpec`] (the [`model`] page defines the function)
+//!    and bring each weight to the form that [`ExecutionPlan::weights`] names. Where a stored
+//!    form is to be expanded, [`AffineTensor::dequantize`] defines the values.
+//! 3. In the session, keep a cache a sequence. Positions count from 0 in each. `truncate` forgets,
+//!    and must leave no trace in later results.
+//! 4. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
+//!
+//! The suite in `tests/suite` runs against any backend through these traits and is the judge.
+//!
+//! # Threads and ownership
+//!
+//! Backends are `Send + Sync`, sessions `Send`. [`Weights`] share their bytes by reference counting,
+//! so a session can keep a mapped file without copying it. No call outlives its borrowed arguments.
+
+mod backend;
+mod capability;
+mod control;
+mod dtype;
+mod error;
+pub mod model;
+mod plan;
+pub mod quant;
+mod session;
+mod tensor;
+mod weights;
+
+pub use backend::{BackendIdentity, ComputeBackend, OpenRequest};
+pub use capability::{
+    DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, MemoryInfo, QuantSupport,
+};
+pub use control::{CancelToken, Control, Event, NoObserver, Observer, Stage};
+pub use dtype::{DType, Precision};
+pub use error::{ErrorCode, ResultExt, SeamError, SeamResult};
+pub use model::{LayerWeight, ModelFeature, ModelSpec, WeightId};
+pub use plan::{
+    Choice, ExecutionPlan, MemoryEstimate, PlanRequest, PlannedWeight, QuantRequest, Rejected,
+    Size, negotiate,
+};
+pub use quant::{AffineScheme, Bits, GroupSize};
+pub use session::{
+    DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
+    TokenLogprob,
+};
+pub use tensor::Tensor;
+pub use weights::{
+    AffineTensor, Weight, WeightForm, WeightInfo, WeightManifest, Weights, check_weights,
+};
+
+/// The seam is object-safe: backends and sessions are used behind `dyn`.
+#[allow(dead_code)]
+fn object_safe(_: &dyn ComputeBackend, _: &dyn Session, _: &dyn Observer) {}
