@@ -1,0 +1,1 @@
+//! Halfhitch's IREE backend, shared by every HAL driver.
