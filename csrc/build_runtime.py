@@ -335,7 +335,7 @@ def stage(build, source, target, inputs):
     lib.mkdir(parents=True)
     generated = build / "iree" / "runtime" / "src"
     for root in (source / "runtime" / "src", generated, source / "third_party" / "flatcc" / "include"):
-        for path in sorted(p for s in (".h", ".inl") for p in root.rglob(f"*{s}")):
+        for path in sorted(p for s in (".h", ".inc", ".inl") for p in root.rglob(f"*{s}")):
             copy = include / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
