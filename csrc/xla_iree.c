@@ -475,6 +475,7 @@ struct hh_iree_device_t {
   atomic_size_t references;
   hh_iree_runtime_t* runtime;
   iree_hal_device_t* hal;
+  iree_hal_device_group_t* group;  // just this device; what programs are bound to
   char* driver;
   char* id;
   char* name;
@@ -491,6 +492,7 @@ static hh_iree_device_t* hh_device_retain(hh_iree_device_t* device) {
 void hh_iree_device_free(hh_iree_device_t* device) {
   if (!device) return;
   if (atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) != 1) return;
+  iree_hal_device_group_release(device->group);
   iree_hal_device_release(device->hal);
   free(device->driver);
   free(device->id);
@@ -577,6 +579,19 @@ static iree_status_t hh_create_hal_device(hh_iree_runtime_t* runtime,
   return status;
 }
 
+// One group for the device's whole life: making a second one leaks the first one's tracker.
+static iree_status_t hh_create_group(hh_iree_device_t* device) {
+  iree_async_frontier_tracker_t* tracker = NULL;
+  iree_status_t status = iree_async_frontier_tracker_create(
+      iree_async_frontier_tracker_options_default(), hh_allocator(), &tracker);
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_device_group_create_from_device(device->hal, tracker, hh_allocator(),
+                                                      &device->group);
+  }
+  iree_async_frontier_tracker_release(tracker);
+  return status;
+}
+
 static size_t hh_page_size(void) {
   const long size = sysconf(_SC_PAGESIZE);
   return size > 4096 ? (size_t)size : 4096;
@@ -622,7 +637,9 @@ hh_iree_error_t* hh_iree_device_create(hh_iree_runtime_t* runtime,
     list->entries[index].name = NULL;
     given.driver = device->driver;
     list->driver_name = NULL;
-    error = hh_error_from_status(hh_create_hal_device(runtime, &given, list, index, &device->hal));
+    iree_status_t status = hh_create_hal_device(runtime, &given, list, index, &device->hal);
+    if (iree_status_is_ok(status)) status = hh_create_group(device);
+    error = hh_error_from_status(status);
   }
   hh_iree_device_list_free(list);
   if (error) {
@@ -1138,25 +1155,13 @@ static iree_status_t hh_register(hh_iree_program_t* program, iree_vm_module_t* m
 
 static iree_status_t hh_add_hal_module(hh_iree_program_t* program) {
   hh_iree_runtime_t* runtime = program->device->runtime;
-  iree_async_frontier_tracker_t* tracker = NULL;
-  iree_hal_device_group_t* group = NULL;
   iree_vm_module_t* module = NULL;
-  iree_status_t status = iree_async_frontier_tracker_create(
-      iree_async_frontier_tracker_options_default(), hh_allocator(), &tracker);
-  if (iree_status_is_ok(status)) {
-    status = iree_hal_device_group_create_from_device(program->device->hal, tracker,
-                                                      hh_allocator(), &group);
-  }
-  if (iree_status_is_ok(status)) {
-    const iree_hal_module_debug_sink_t sink = {.buffer_view_trace = {hh_trace, runtime}};
-    status = iree_hal_module_create(runtime->instance, iree_hal_module_device_policy_default(),
-                                    group, IREE_HAL_MODULE_FLAG_NONE, sink, hh_allocator(),
-                                    &module);
-  }
+  const iree_hal_module_debug_sink_t sink = {.buffer_view_trace = {hh_trace, runtime}};
+  iree_status_t status = iree_hal_module_create(
+      runtime->instance, iree_hal_module_device_policy_default(), program->device->group,
+      IREE_HAL_MODULE_FLAG_NONE, sink, hh_allocator(), &module);
   if (iree_status_is_ok(status)) status = hh_register(program, module);
   iree_vm_module_release(module);
-  iree_hal_device_group_release(group);
-  iree_async_frontier_tracker_release(tracker);
   return status;
 }
 
