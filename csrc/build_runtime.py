@@ -329,7 +329,7 @@ def cuda_headers(build):
 
 
 def stage(build, source, target, inputs):
-    """Lays out include/, lib/ and the stamp in `target`."""
+    """Lays out include/, lib/, link.txt (what a user of the archive needs) and the stamp in `target`."""
     shutil.rmtree(target, ignore_errors=True)
     lib, include = target / "lib", target / "include"
     lib.mkdir(parents=True)
@@ -350,6 +350,9 @@ def stage(build, source, target, inputs):
     stamp["system_libs"] = ["m", "pthread", "dl"] if platform.system() == "Linux" else []
     stamp["frameworks"] = ["Foundation", "Metal"] if "metal" in inputs["drivers"] else []
     stamp["archive_sha256"] = {n: sha256((lib / n).read_bytes()) for n in archives}
+    lines = [f"version={stamp['iree']}"]
+    lines += [f"{k}={','.join(stamp[k])}" for k in ("drivers", "defines", "libs", "system_libs", "frameworks")]
+    (target / "link.txt").write_text("\n".join(lines) + "\n")
     (target / "stamp.json").write_text(json.dumps(stamp, indent=2) + "\n")
 
 
@@ -368,7 +371,8 @@ def build_runtime(drivers):
         site = site_packages(tools("requirements.txt"))
         cmake = site / "cmake" / "data" / "bin" / "cmake"
         # The ninja package has kept its binary in two places over time.
-        ninja = next((p for p in (tools("requirements.txt") / "bin" / "ninja", site / "ninja" / "data" / "bin" / "ninja") if p.exists()), None)
+        places = (tools("requirements.txt") / "bin" / "ninja", site / "ninja" / "data" / "bin" / "ninja")
+        ninja = next((p for p in places if p.exists()), None)
         if not cmake.exists() or not ninja:
             raise Stop(FAILED, "the cmake or ninja package is laid out in an unknown way")
         work = OUTPUTS / f"{target.name}.build"
@@ -427,13 +431,10 @@ def make_hint(drivers):
 
 
 def print_paths(folder):
-    stamp = json.loads((folder / "stamp.json").read_text())
     print(f"prefix={folder}")
     print(f"include={folder / 'include'}")
     print(f"lib={folder / 'lib'}")
-    print(f"version={stamp['iree']}")
-    for key in ("drivers", "defines", "libs", "system_libs", "frameworks"):
-        print(f"{key}={','.join(stamp[key])}")
+    print((folder / "link.txt").read_text(), end="")
 
 
 def environment():

@@ -14,9 +14,10 @@
 // * Versioned structs. The first field is `struct_size`, set by the caller to sizeof(the struct).
 //   Fields beyond that size are taken as zero on input and are not written on output, so that an
 //   older caller works with a newer library; a size of zero is an error.
-// * Threads. Runtime, device and buffer handles may be used from several threads at once. A program
-//   and all its calls together are used by one thread at a time: the caller synchronises. A handle
-//   may be freed from any thread, once no other thread uses it.
+// * Threads. Runtime, device and buffer handles may be used from several threads at once. A call is
+//   used by one thread at a time, and of all calls of one program one is in hh_iree_call_invoke at a
+//   time: the caller synchronises. Any thread may do either, and free a handle, once no other thread
+//   uses that handle.
 // * Strings are UTF-8 and NUL-terminated.
 // * Who validates. Arguments that a caller can get wrong (NULL, sizes, ranks, kinds, ranges, products
 //   that overflow) are refused here with INVALID_ARGUMENT or OUT_OF_RANGE before IREE sees them. A
