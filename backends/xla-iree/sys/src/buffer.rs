@@ -62,7 +62,9 @@ impl DType {
 
     /// The bytes of a shape, or `None` when they overflow.
     pub fn byte_length(self, dims: &[usize]) -> Option<usize> {
-        let count = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
+        let count = dims
+            .iter()
+            .try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
         Some(count.checked_mul(self.bits() as usize)?.div_ceil(8))
     }
 
@@ -131,7 +133,13 @@ impl Buffer {
     /// Imported content is kept alive until the last user of the buffer is gone; copied content is let
     /// go before this returns. [`Buffer::origin`] tells which happened. A mapped file comes here as
     /// `Bytes::from_owner(mapping)` and slices of it.
-    pub fn upload(device: &Device, dtype: DType, dims: &[usize], content: Bytes, policy: Policy) -> Result<Self> {
+    pub fn upload(
+        device: &Device,
+        dtype: DType,
+        dims: &[usize],
+        content: Bytes,
+        policy: Policy,
+    ) -> Result<Self> {
         let (rank, raw_dims) = convert_dims(dims)?;
         let (data, length) = (content.as_ptr(), content.len());
         let upload = ffi::hh_iree_upload_t {
@@ -161,8 +169,13 @@ impl Buffer {
         let mut raw = ptr::null_mut();
         // SAFETY: all pointers are valid for the call, and `rank` is at most the array's length.
         unsafe {
-            let error =
-                ffi::hh_iree_buffer_allocate(device.raw(), dtype as i32, rank, raw_dims.as_ptr(), &mut raw);
+            let error = ffi::hh_iree_buffer_allocate(
+                device.raw(),
+                dtype as i32,
+                rank,
+                raw_dims.as_ptr(),
+                &mut raw,
+            );
             check(error)?;
             Self::from_raw(raw, device)
         }
@@ -174,7 +187,13 @@ impl Buffer {
         let mut raw = ptr::null_mut();
         // SAFETY: all pointers are valid for the call, and `rank` is at most the array's length.
         unsafe {
-            check(ffi::hh_iree_buffer_alias(self.raw(), dtype as i32, rank, raw_dims.as_ptr(), &mut raw))?;
+            check(ffi::hh_iree_buffer_alias(
+                self.raw(),
+                dtype as i32,
+                rank,
+                raw_dims.as_ptr(),
+                &mut raw,
+            ))?;
             Self::from_raw(raw, &self.inner.device)
         }
     }
@@ -222,8 +241,12 @@ impl Buffer {
     pub fn read_into(&self, offset: usize, target: &mut [u8]) -> Result<()> {
         // SAFETY: the target is valid for its length; C checks the range of the buffer.
         unsafe {
-            let error =
-                ffi::hh_iree_buffer_read(self.raw(), offset as u64, target.as_mut_ptr().cast(), target.len());
+            let error = ffi::hh_iree_buffer_read(
+                self.raw(),
+                offset as u64,
+                target.as_mut_ptr().cast(),
+                target.len(),
+            );
             check(error)
         }
     }
@@ -239,8 +262,12 @@ impl Buffer {
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
         // SAFETY: the source is valid for its length; C checks the range of the buffer.
         unsafe {
-            let error =
-                ffi::hh_iree_buffer_write(self.raw(), offset as u64, source.as_ptr().cast(), source.len());
+            let error = ffi::hh_iree_buffer_write(
+                self.raw(),
+                offset as u64,
+                source.as_ptr().cast(),
+                source.len(),
+            );
             check(error)
         }
     }
@@ -258,26 +285,49 @@ impl Buffer {
     /// # Safety
     ///
     /// `raw` is NULL or a buffer of `device` that the caller owns and hands over.
-    pub(crate) unsafe fn from_raw(raw: *mut ffi::hh_iree_buffer_t, device: &Device) -> Result<Self> {
+    pub(crate) unsafe fn from_raw(
+        raw: *mut ffi::hh_iree_buffer_t,
+        device: &Device,
+    ) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid("no buffer was returned"))?;
         // SAFETY: the handle is valid; indices below the rank give dimensions, which are not negative.
         let (dtype, dims) = unsafe {
             let rank = ffi::hh_iree_buffer_rank(raw.as_ptr());
-            let dims = (0..rank).map(|index| ffi::hh_iree_buffer_dim(raw.as_ptr(), index) as usize).collect();
-            (DType::from_raw(ffi::hh_iree_buffer_dtype(raw.as_ptr())), dims)
+            let dims = (0..rank)
+                .map(|index| ffi::hh_iree_buffer_dim(raw.as_ptr(), index) as usize)
+                .collect();
+            (
+                DType::from_raw(ffi::hh_iree_buffer_dtype(raw.as_ptr())),
+                dims,
+            )
         };
         let Some(dtype) = dtype else {
             // SAFETY: the caller handed the buffer over; this is its last use.
             unsafe { ffi::hh_iree_buffer_free(raw.as_ptr()) };
-            return Err(Error::invalid("the buffer has an element type that is not supported here"));
+            return Err(Error::invalid(
+                "the buffer has an element type that is not supported here",
+            ));
         };
-        Ok(Self { inner: std::sync::Arc::new(Inner { raw, dtype, dims, device: device.clone() }) })
+        Ok(Self {
+            inner: std::sync::Arc::new(Inner {
+                raw,
+                dtype,
+                dims,
+                device: device.clone(),
+            }),
+        })
     }
 }
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Buffer({:?} {:?}, {:?})", self.dtype(), self.dims(), self.origin())
+        write!(
+            formatter,
+            "Buffer({:?} {:?}, {:?})",
+            self.dtype(),
+            self.dims(),
+            self.origin()
+        )
     }
 }
 
@@ -285,10 +335,15 @@ impl std::fmt::Debug for Buffer {
 fn convert_dims(dims: &[usize]) -> Result<(usize, [i64; ffi::HH_IREE_MAX_RANK])> {
     let mut raw = [0; ffi::HH_IREE_MAX_RANK];
     if dims.len() > raw.len() {
-        return Err(Error::invalid(format!("rank {}; at most {} is possible", dims.len(), raw.len())));
+        return Err(Error::invalid(format!(
+            "rank {}; at most {} is possible",
+            dims.len(),
+            raw.len()
+        )));
     }
     for (target, &dim) in raw.iter_mut().zip(dims) {
-        *target = i64::try_from(dim).map_err(|_| Error::invalid(format!("a dimension of {dim}")))?;
+        *target =
+            i64::try_from(dim).map_err(|_| Error::invalid(format!("a dimension of {dim}")))?;
     }
     Ok((dims.len(), raw))
 }

@@ -58,9 +58,18 @@ impl Call {
         let name = c_string("function", name)?;
         let mut raw = ptr::null_mut();
         // SAFETY: all pointers are valid for the call.
-        unsafe { check(ffi::hh_iree_call_create(program.raw(), name.as_ptr(), &mut raw))? };
+        unsafe {
+            check(ffi::hh_iree_call_create(
+                program.raw(),
+                name.as_ptr(),
+                &mut raw,
+            ))?
+        };
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid("no call was returned"))?;
-        Ok(Self { raw, program: program.clone() })
+        Ok(Self {
+            raw,
+            program: program.clone(),
+        })
     }
 
     /// The kinds of the arguments, in order.
@@ -68,7 +77,9 @@ impl Call {
         // SAFETY: the handle is valid; any index may be asked for.
         let kinds = unsafe {
             let count = ffi::hh_iree_call_argument_count(self.raw());
-            (0..count).map(|index| ffi::hh_iree_call_argument_kind(self.raw(), index)).collect::<Vec<_>>()
+            (0..count)
+                .map(|index| ffi::hh_iree_call_argument_kind(self.raw(), index))
+                .collect::<Vec<_>>()
         };
         kinds.into_iter().filter_map(Kind::from_raw).collect()
     }
@@ -78,7 +89,9 @@ impl Call {
         // SAFETY: the handle is valid; any index may be asked for.
         let kinds = unsafe {
             let count = ffi::hh_iree_call_result_count(self.raw());
-            (0..count).map(|index| ffi::hh_iree_call_result_kind(self.raw(), index)).collect::<Vec<_>>()
+            (0..count)
+                .map(|index| ffi::hh_iree_call_result_kind(self.raw(), index))
+                .collect::<Vec<_>>()
         };
         kinds.into_iter().filter_map(Kind::from_raw).collect()
     }
@@ -86,7 +99,13 @@ impl Call {
     /// Sets argument `index` to a buffer of the program's device.
     pub fn set_buffer(&mut self, index: usize, buffer: &Buffer) -> Result<()> {
         // SAFETY: both handles are valid; C checks the index, the kind and the device.
-        unsafe { check(ffi::hh_iree_call_set_buffer(self.raw(), index, buffer.raw())) }
+        unsafe {
+            check(ffi::hh_iree_call_set_buffer(
+                self.raw(),
+                index,
+                buffer.raw(),
+            ))
+        }
     }
 
     /// Sets argument `index` to a number.
@@ -116,7 +135,12 @@ impl Call {
     /// Runs the function and waits for its end. Results of the run before are dropped first; those
     /// that were fetched live on. Waits for other calls of the same program.
     pub fn invoke(&mut self) -> Result<()> {
-        let _running = self.program.inner.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let _running = self
+            .program
+            .inner
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the handle is valid and borrowed by us alone, and the lock keeps other invocations of
         // this program out. What the code does is the promise of whoever loaded it.
         unsafe { check(ffi::hh_iree_call_invoke(self.raw())) }

@@ -99,7 +99,13 @@ impl Device {
                 }
             }
         };
-        Ok(Self { inner: Arc::new(Inner { raw, info, _runtime: runtime.clone() }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                info,
+                _runtime: runtime.clone(),
+            }),
+        })
     }
 
     /// What was opened.
@@ -149,7 +155,10 @@ impl Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Device").field(&self.inner.info).finish()
+        formatter
+            .debug_tuple("Device")
+            .field(&self.inner.info)
+            .finish()
     }
 }
 
@@ -168,6 +177,15 @@ pub(crate) fn empty_info() -> ffi::hh_iree_device_info_t {
 /// `info` was filled by the C side, and the list or device that owns its strings is alive.
 pub(crate) unsafe fn read_info(info: &ffi::hh_iree_device_info_t) -> DeviceInfo {
     // SAFETY: the caller says so; the strings are NUL-terminated.
-    let text = |pointer| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned();
-    DeviceInfo { driver: text(info.driver), id: text(info.id), name: text(info.name), ordinal: info.ordinal }
+    let text = |pointer| {
+        unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    DeviceInfo {
+        driver: text(info.driver),
+        id: text(info.id),
+        name: text(info.name),
+        ordinal: info.ordinal,
+    }
 }

@@ -81,7 +81,10 @@ pub struct Error {
 impl Error {
     /// An error that this crate found itself.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self { code: Code::InvalidArgument, message: message.into() }
+        Self {
+            code: Code::InvalidArgument,
+            message: message.into(),
+        }
     }
 }
 
@@ -105,9 +108,15 @@ pub(crate) unsafe fn check(error: *mut ffi::hh_iree_error_t) -> Result<()> {
     // SAFETY: the error is valid until it is freed below, and so is its NUL-terminated text.
     let (code, message) = unsafe {
         let text = CStr::from_ptr(ffi::hh_iree_error_message(error));
-        (ffi::hh_iree_error_code(error), text.to_string_lossy().into_owned())
+        (
+            ffi::hh_iree_error_code(error),
+            text.to_string_lossy().into_owned(),
+        )
     };
     // SAFETY: the caller owns it and gave it to us.
     unsafe { ffi::hh_iree_error_free(error) };
-    Err(Error { code: Code::from_raw(code), message })
+    Err(Error {
+        code: Code::from_raw(code),
+        message,
+    })
 }

@@ -24,7 +24,8 @@ opaque! {
     hh_iree_program_t hh_iree_buffer_t hh_iree_call_t
 }
 
-pub type hh_iree_log_fn_t = Option<unsafe extern "C" fn(user_data: *mut c_void, level: i32, text: *const c_char)>;
+pub type hh_iree_log_fn_t =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, level: i32, text: *const c_char)>;
 pub type hh_iree_release_fn_t = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
 #[repr(C)]
@@ -122,7 +123,8 @@ unsafe extern "C" {
         out_runtime: *mut *mut hh_iree_runtime_t,
     ) -> Failure;
     pub fn hh_iree_runtime_free(runtime: *mut hh_iree_runtime_t);
-    pub fn hh_iree_runtime_driver(runtime: *const hh_iree_runtime_t, index: usize) -> *const c_char;
+    pub fn hh_iree_runtime_driver(runtime: *const hh_iree_runtime_t, index: usize)
+    -> *const c_char;
 
     pub fn hh_iree_device_list_create(
         runtime: *mut hh_iree_runtime_t,
@@ -143,10 +145,16 @@ unsafe extern "C" {
         out_device: *mut *mut hh_iree_device_t,
     ) -> Failure;
     pub fn hh_iree_device_free(device: *mut hh_iree_device_t);
-    pub fn hh_iree_device_info(device: *const hh_iree_device_t, out_info: *mut hh_iree_device_info_t) -> Failure;
+    pub fn hh_iree_device_info(
+        device: *const hh_iree_device_t,
+        out_info: *mut hh_iree_device_info_t,
+    ) -> Failure;
     pub fn hh_iree_device_import_alignment(device: *const hh_iree_device_t) -> usize;
     pub fn hh_iree_device_shares_host_memory(device: *const hh_iree_device_t) -> bool;
-    pub fn hh_iree_device_memory(device: *const hh_iree_device_t, out_stats: *mut hh_iree_memory_stats_t) -> Failure;
+    pub fn hh_iree_device_memory(
+        device: *const hh_iree_device_t,
+        out_stats: *mut hh_iree_memory_stats_t,
+    ) -> Failure;
 
     pub fn hh_iree_dtype_bits(dtype: i32) -> u32;
     pub fn hh_iree_buffer_upload(
@@ -195,7 +203,10 @@ unsafe extern "C" {
         out_program: *mut *mut hh_iree_program_t,
     ) -> Failure;
     pub fn hh_iree_program_free(program: *mut hh_iree_program_t);
-    pub fn hh_iree_program_has_function(program: *const hh_iree_program_t, name: *const c_char) -> Failure;
+    pub fn hh_iree_program_has_function(
+        program: *const hh_iree_program_t,
+        name: *const c_char,
+    ) -> Failure;
 
     pub fn hh_iree_call_create(
         program: *mut hh_iree_program_t,
@@ -207,7 +218,11 @@ unsafe extern "C" {
     pub fn hh_iree_call_argument_kind(call: *const hh_iree_call_t, index: usize) -> i32;
     pub fn hh_iree_call_result_count(call: *const hh_iree_call_t) -> usize;
     pub fn hh_iree_call_result_kind(call: *const hh_iree_call_t, index: usize) -> i32;
-    pub fn hh_iree_call_set_buffer(call: *mut hh_iree_call_t, index: usize, buffer: *mut hh_iree_buffer_t) -> Failure;
+    pub fn hh_iree_call_set_buffer(
+        call: *mut hh_iree_call_t,
+        index: usize,
+        buffer: *mut hh_iree_buffer_t,
+    ) -> Failure;
     pub fn hh_iree_call_set_i32(call: *mut hh_iree_call_t, index: usize, value: i32) -> Failure;
     pub fn hh_iree_call_set_i64(call: *mut hh_iree_call_t, index: usize, value: i64) -> Failure;
     pub fn hh_iree_call_set_f32(call: *mut hh_iree_call_t, index: usize, value: f32) -> Failure;
@@ -218,9 +233,21 @@ unsafe extern "C" {
         index: usize,
         out_buffer: *mut *mut hh_iree_buffer_t,
     ) -> Failure;
-    pub fn hh_iree_call_result_i32(call: *mut hh_iree_call_t, index: usize, out_value: *mut i32) -> Failure;
-    pub fn hh_iree_call_result_i64(call: *mut hh_iree_call_t, index: usize, out_value: *mut i64) -> Failure;
-    pub fn hh_iree_call_result_f32(call: *mut hh_iree_call_t, index: usize, out_value: *mut f32) -> Failure;
+    pub fn hh_iree_call_result_i32(
+        call: *mut hh_iree_call_t,
+        index: usize,
+        out_value: *mut i32,
+    ) -> Failure;
+    pub fn hh_iree_call_result_i64(
+        call: *mut hh_iree_call_t,
+        index: usize,
+        out_value: *mut i64,
+    ) -> Failure;
+    pub fn hh_iree_call_result_f32(
+        call: *mut hh_iree_call_t,
+        index: usize,
+        out_value: *mut f32,
+    ) -> Failure;
     pub fn hh_iree_call_drop_results(call: *mut hh_iree_call_t);
 }
 

@@ -74,12 +74,19 @@ impl Program {
     pub unsafe fn load(device: &Device, source: &ProgramSource) -> Result<Self> {
         let mut names = Vec::with_capacity(source.parameters.len());
         for parameter in &source.parameters {
-            names.push((c_string("scope", &parameter.scope)?, c_string("key", &parameter.key)?));
+            names.push((
+                c_string("scope", &parameter.scope)?,
+                c_string("key", &parameter.key)?,
+            ));
         }
         // From here on nothing returns early: what `keep` keeps is C's to release.
         let modules: Vec<_> = source.modules.iter().map(raw_module).collect();
-        let parameters: Vec<_> =
-            source.parameters.iter().zip(&names).map(|(parameter, names)| raw_parameter(parameter, names)).collect();
+        let parameters: Vec<_> = source
+            .parameters
+            .iter()
+            .zip(&names)
+            .map(|(parameter, names)| raw_parameter(parameter, names))
+            .collect();
         let options = ffi::hh_iree_program_options_t {
             struct_size: size_of::<ffi::hh_iree_program_options_t>(),
             modules: modules.as_ptr(),
@@ -91,14 +98,28 @@ impl Program {
         // SAFETY: all pointers are valid for the call, with the counts of their arrays. Contents stay
         // where they are until `release` drops the `Bytes` that own them, which C calls exactly once
         // for each, also when it fails. The code itself is the caller's promise.
-        unsafe { check(ffi::hh_iree_program_create(device.raw(), &options, &mut raw))? };
+        unsafe {
+            check(ffi::hh_iree_program_create(
+                device.raw(),
+                &options,
+                &mut raw,
+            ))?
+        };
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid("no program was returned"))?;
-        Ok(Self { inner: Arc::new(Inner { raw, device: device.clone(), running: Mutex::new(()) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                device: device.clone(),
+                running: Mutex::new(()),
+            }),
+        })
     }
 
     /// Whether there is a function `module.name`.
     pub fn has_function(&self, name: &str) -> bool {
-        let Ok(name) = c_string("function", name) else { return false };
+        let Ok(name) = c_string("function", name) else {
+            return false;
+        };
         // SAFETY: the handle and the name are valid for the call.
         unsafe { check(ffi::hh_iree_program_has_function(self.raw(), name.as_ptr())).is_ok() }
     }

@@ -55,17 +55,23 @@ impl Runtime {
     /// Makes a runtime. Events go to `log`, or nowhere.
     pub fn new(log: Option<LogSink>) -> Result<Self> {
         let log = log.map(Box::new);
-        let user_data = log.as_deref().map_or(ptr::null_mut(), |sink| ptr::from_ref(sink).cast_mut().cast());
+        let user_data = log.as_deref().map_or(ptr::null_mut(), |sink| {
+            ptr::from_ref(sink).cast_mut().cast()
+        });
         let options = ffi::hh_iree_runtime_options_t {
             struct_size: size_of::<ffi::hh_iree_runtime_options_t>(),
-            log: log.as_ref().map(|_| forward as unsafe extern "C" fn(*mut c_void, i32, *const c_char)),
+            log: log
+                .as_ref()
+                .map(|_| forward as unsafe extern "C" fn(*mut c_void, i32, *const c_char)),
             log_user_data: user_data,
         };
         let mut raw = ptr::null_mut();
         // SAFETY: the options and the out pointer are valid for the call; the sink lives in `Inner`.
         unsafe { check(ffi::hh_iree_runtime_create(&options, &mut raw))? };
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid("no runtime was returned"))?;
-        Ok(Self { inner: Arc::new(Inner { raw, _log: log }) })
+        Ok(Self {
+            inner: Arc::new(Inner { raw, _log: log }),
+        })
     }
 
     /// The names of the drivers that are linked in. That does not mean that they work here.
@@ -78,7 +84,11 @@ impl Runtime {
                 return names;
             }
             // SAFETY: a NUL-terminated string that lives as long as the runtime.
-            names.push(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+            names.push(
+                unsafe { CStr::from_ptr(name) }
+                    .to_string_lossy()
+                    .into_owned(),
+            );
         }
     }
 
@@ -87,7 +97,13 @@ impl Runtime {
         let driver = c_string("driver", driver)?;
         let mut raw = ptr::null_mut();
         // SAFETY: all pointers are valid for the call.
-        unsafe { check(ffi::hh_iree_device_list_create(self.raw(), driver.as_ptr(), &mut raw))? };
+        unsafe {
+            check(ffi::hh_iree_device_list_create(
+                self.raw(),
+                driver.as_ptr(),
+                &mut raw,
+            ))?
+        };
         let list = List(raw);
         // SAFETY: the list is valid until it is dropped.
         let count = unsafe { ffi::hh_iree_device_list_count(list.0) };

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use common::{Aligned, bytes_of, device, floats, module, program};
 use halfhitch_xla_iree_sys::{
-    Buffer, Call, Code, DType, Device, DeviceOptions, IREE_VERSION, Kind, LogLevel, Origin, Parameter, Policy,
-    Program, ProgramSource, Runtime,
+    Buffer, Call, Code, DType, Device, DeviceOptions, IREE_VERSION, Kind, LogLevel, Origin,
+    Parameter, Policy, Program, ProgramSource, Runtime,
 };
 
 /// Counts its drops.
@@ -32,7 +32,10 @@ impl Drop for Owner {
 
 fn owned(content: &[u8], skew: usize) -> (Bytes, Arc<AtomicUsize>) {
     let drops = Arc::new(AtomicUsize::new(0));
-    let owner = Owner { content: Aligned::new(content, skew), drops: Arc::clone(&drops) };
+    let owner = Owner {
+        content: Aligned::new(content, skew),
+        drops: Arc::clone(&drops),
+    };
     (Bytes::from_owner(owner), drops)
 }
 
@@ -52,21 +55,31 @@ fn drivers_and_devices_are_listed() {
     let runtime = Runtime::new(None).unwrap();
     assert!(IREE_VERSION.starts_with("3.13."));
     let drivers = runtime.drivers();
-    assert!(drivers.contains(&"local-task".into()) && drivers.contains(&"local-sync".into()), "{drivers:?}");
+    assert!(
+        drivers.contains(&"local-task".into()) && drivers.contains(&"local-sync".into()),
+        "{drivers:?}"
+    );
     let devices = runtime.devices("local-task").unwrap();
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].id.as_str(), devices[0].ordinal), ("default", 0));
     let error = runtime.devices("abacus").unwrap_err();
     assert_eq!(error.code, Code::NotFound);
     assert!(error.message.contains("local-sync"), "{error}");
-    assert_eq!(runtime.devices("a\0b").unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(
+        runtime.devices("a\0b").unwrap_err().code,
+        Code::InvalidArgument
+    );
 }
 
 #[test]
 fn a_missing_device_is_named() {
     let runtime = Runtime::new(None).unwrap();
-    let options =
-        DeviceOptions { driver: "local-task".into(), selector: "3".into(), workers: 1, ..DeviceOptions::default() };
+    let options = DeviceOptions {
+        driver: "local-task".into(),
+        selector: "3".into(),
+        workers: 1,
+        ..DeviceOptions::default()
+    };
     let error = runtime.open(&options).unwrap_err();
     assert_eq!(error.code, Code::NotFound);
     assert!(error.message.contains("no device '3'"), "{error}");
@@ -81,15 +94,26 @@ fn events_reach_the_sink() {
         panic!("a panic in the sink goes nowhere");
     });
     let runtime = Runtime::new(Some(sink)).unwrap();
-    let options = DeviceOptions { driver: "local-sync".into(), ..DeviceOptions::default() };
+    let options = DeviceOptions {
+        driver: "local-sync".into(),
+        ..DeviceOptions::default()
+    };
     let device = runtime.open(&options).unwrap();
     drop(runtime);
     // The sink lives on with the device.
     let (content, _) = owned(&[1; 100], 1);
     Buffer::upload(&device, DType::U8, &[100], content, Policy::Auto).unwrap();
     let events = events.lock().unwrap();
-    assert!(events.iter().any(|(level, text)| *level == LogLevel::Info && text.contains("local-sync")));
-    assert!(events.iter().any(|(level, text)| *level == LogLevel::Debug && text.contains("copied")));
+    assert!(
+        events
+            .iter()
+            .any(|(level, text)| *level == LogLevel::Info && text.contains("local-sync"))
+    );
+    assert!(
+        events
+            .iter()
+            .any(|(level, text)| *level == LogLevel::Debug && text.contains("copied"))
+    );
 }
 
 #[test]
@@ -100,12 +124,18 @@ fn imports_keep_their_owner() {
     let buffer = Buffer::upload(&device, DType::F32, &[32, 32], content, Policy::Auto).unwrap();
     assert_eq!(buffer.origin(), Origin::Imported);
     assert_eq!(buffer.host_address(), Some(address));
-    assert_eq!((buffer.dtype(), buffer.dims(), buffer.byte_length()), (DType::F32, &[32, 32][..], 4096));
+    assert_eq!(
+        (buffer.dtype(), buffer.dims(), buffer.byte_length()),
+        (DType::F32, &[32, 32][..], 4096)
+    );
     let alias = buffer.alias(DType::U4, &[8192]).unwrap();
     drop(buffer);
     assert_eq!(drops.load(Ordering::SeqCst), 0);
     assert_eq!(alias.read().unwrap(), [7; 4096]);
-    assert_eq!(alias.write(0, &[1]).unwrap_err().code, Code::PermissionDenied);
+    assert_eq!(
+        alias.write(0, &[1]).unwrap_err().code,
+        Code::PermissionDenied
+    );
     drop(alias);
     assert_eq!(drops.load(Ordering::SeqCst), 1);
 }
@@ -113,8 +143,11 @@ fn imports_keep_their_owner() {
 #[test]
 fn copies_let_their_owner_go() {
     let device = device(1);
-    for (skew, policy, origin) in [(8, Policy::Auto, Some(Origin::Copied)), (0, Policy::Copy, Some(Origin::Copied)), (1, Policy::RequireImport, None)]
-    {
+    for (skew, policy, origin) in [
+        (8, Policy::Auto, Some(Origin::Copied)),
+        (0, Policy::Copy, Some(Origin::Copied)),
+        (1, Policy::RequireImport, None),
+    ] {
         let content: Vec<u8> = (0..=255).collect();
         let (bytes, drops) = owned(&content, skew);
         let result = Buffer::upload(&device, DType::U8, &[256], bytes, policy);
@@ -138,7 +171,10 @@ fn refused_uploads_release_too() {
     assert_eq!(error.code, Code::InvalidArgument);
     assert_eq!(drops.load(Ordering::SeqCst), 1);
     for dims in [&[usize::MAX][..], &[1 << 40, 1 << 40], &[1; 9]] {
-        assert!(Buffer::allocate(&device, DType::F32, dims).is_err(), "{dims:?}");
+        assert!(
+            Buffer::allocate(&device, DType::F32, dims).is_err(),
+            "{dims:?}"
+        );
     }
 }
 
@@ -162,8 +198,14 @@ fn ranges_are_checked() {
     let mut two = [0; 2];
     buffer.read_into(98, &mut two).unwrap();
     assert_eq!(two, [1, 2]);
-    assert_eq!(buffer.read_into(99, &mut two).unwrap_err().code, Code::OutOfRange);
-    assert_eq!(buffer.write(usize::MAX, &[1]).unwrap_err().code, Code::OutOfRange);
+    assert_eq!(
+        buffer.read_into(99, &mut two).unwrap_err().code,
+        Code::OutOfRange
+    );
+    assert_eq!(
+        buffer.write(usize::MAX, &[1]).unwrap_err().code,
+        Code::OutOfRange
+    );
     buffer.zero().unwrap();
     assert_eq!(buffer.read().unwrap(), [0; 100]);
 }
@@ -173,7 +215,10 @@ fn memory_is_counted() {
     let device = device(1);
     let before = device.memory().unwrap();
     let buffer = Buffer::allocate(&device, DType::F32, &[1 << 18]).unwrap();
-    assert_eq!(device.memory().unwrap().allocated - before.allocated, 1 << 20);
+    assert_eq!(
+        device.memory().unwrap().allocated - before.allocated,
+        1 << 20
+    );
     drop(buffer);
     assert_eq!(device.memory().unwrap().allocated, before.allocated);
     assert!(before.total.unwrap() >= before.free.unwrap());
@@ -185,7 +230,10 @@ fn scalars_go_in_and_out() {
     assert_eq!(call.argument_kinds(), [Kind::I32, Kind::I64, Kind::F32]);
     assert_eq!(call.result_kinds(), [Kind::I32, Kind::I64, Kind::F32]);
     let error = call.invoke().unwrap_err();
-    assert!(error.code == Code::InvalidArgument && error.message.contains("argument 0"), "{error}");
+    assert!(
+        error.code == Code::InvalidArgument && error.message.contains("argument 0"),
+        "{error}"
+    );
     call.set_i64(1, 1 << 40).unwrap();
     call.set_f32(2, 1.0).unwrap();
     for step in 0..10 {
@@ -197,7 +245,10 @@ fn scalars_go_in_and_out() {
     }
     assert!(call.result_buffer(0).is_err());
     call.drop_results();
-    assert_eq!(call.result_i32(0).unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(
+        call.result_i32(0).unwrap_err().code,
+        Code::FailedPrecondition
+    );
 }
 
 #[test]
@@ -213,12 +264,19 @@ fn a_cache_is_updated_in_place() {
         call.set_buffer(1, &v).unwrap();
         for step in 0..8u8 {
             let row = bytes_of(&[f32::from(step) + 1.0; 8]);
-            let row = Buffer::upload(&device, DType::F32, &[1, 8], row.into(), Policy::Copy).unwrap();
+            let row =
+                Buffer::upload(&device, DType::F32, &[1, 8], row.into(), Policy::Copy).unwrap();
             call.set_buffer(2, &row).unwrap();
             call.set_i64(3, i64::from(step)).unwrap();
             call.invoke().unwrap();
-            assert_eq!(call.result_buffer(1).unwrap().host_address(), k.host_address());
-            assert_eq!(call.result_buffer(2).unwrap().host_address(), v.host_address());
+            assert_eq!(
+                call.result_buffer(1).unwrap().host_address(),
+                k.host_address()
+            );
+            assert_eq!(
+                call.result_buffer(2).unwrap().host_address(),
+                v.host_address()
+            );
         }
         let (k, v) = (floats(&k.read().unwrap()), floats(&v.read().unwrap()));
         assert_eq!((k[7 * 8], v[7 * 8], k[8 * 8]), (8.0, 16.0, 0.0));
@@ -232,15 +290,28 @@ fn weights_may_be_parameters() {
     let bias: Vec<f32> = (0..16).map(|i| i as f32).collect();
     let (weight_bytes, weight_drops) = owned(&bytes_of(&weight), 0);
     let (bias_bytes, bias_drops) = owned(&bytes_of(&bias), 4);
-    let parameter = |key: &str, content| Parameter { scope: "model".into(), key: key.into(), content };
+    let parameter = |key: &str, content| Parameter {
+        scope: "model".into(),
+        key: key.into(),
+        content,
+    };
     let source = ProgramSource {
         modules: vec![module("parameters")],
-        parameters: vec![parameter("weight", weight_bytes), parameter("bias", bias_bytes)],
+        parameters: vec![
+            parameter("weight", weight_bytes),
+            parameter("bias", bias_bytes),
+        ],
     };
     // SAFETY: made just now by the pinned compiler; it updates nothing.
     let program = unsafe { Program::load(&device, &source) }.unwrap();
     drop(source);
-    assert_eq!((weight_drops.load(Ordering::SeqCst), bias_drops.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(
+        (
+            weight_drops.load(Ordering::SeqCst),
+            bias_drops.load(Ordering::SeqCst)
+        ),
+        (0, 1)
+    );
     let x = bytes_of(&[1.0; 32]);
     let x = Buffer::upload(&device, DType::F32, &[32, 1], x.into(), Policy::Auto).unwrap();
     let mut call = program.call("parameters.apply").unwrap();
@@ -250,7 +321,10 @@ fn weights_may_be_parameters() {
     let y = floats(&call.result_buffer(0).unwrap().read().unwrap());
     for (row, value) in y.iter().enumerate() {
         let expected: f32 = weight[row * 32..][..32].iter().sum::<f32>() + bias[row];
-        assert!((value - expected).abs() < 1e-4, "{row}: {value}, not {expected}");
+        assert!(
+            (value - expected).abs() < 1e-4,
+            "{row}: {value}, not {expected}"
+        );
     }
     drop(call);
     assert_eq!(weight_drops.load(Ordering::SeqCst), 1);
@@ -258,7 +332,10 @@ fn weights_may_be_parameters() {
 
 #[test]
 fn a_missing_parameter_is_named() {
-    let source = ProgramSource { modules: vec![module("parameters")], parameters: Vec::new() };
+    let source = ProgramSource {
+        modules: vec![module("parameters")],
+        parameters: Vec::new(),
+    };
     // SAFETY: made just now by the pinned compiler; it updates nothing.
     let error = unsafe { Program::load(&device(1), &source) }.err().unwrap();
     assert_eq!(error.code, Code::NotFound);
@@ -268,8 +345,16 @@ fn a_missing_parameter_is_named() {
 #[test]
 fn broken_modules_are_refused() {
     let device = device(1);
-    for content in [vec![], vec![0x41; 1000], vec![0; 64], module("scalars")[..700].to_vec()] {
-        let source = ProgramSource { modules: vec![content.into()], parameters: Vec::new() };
+    for content in [
+        vec![],
+        vec![0x41; 1000],
+        vec![0; 64],
+        module("scalars")[..700].to_vec(),
+    ] {
+        let source = ProgramSource {
+            modules: vec![content.into()],
+            parameters: Vec::new(),
+        };
         // SAFETY: it is refused before any of it runs.
         let error = unsafe { Program::load(&device, &source) }.err().unwrap();
         assert_eq!(error.code, Code::InvalidArgument, "{error}");
@@ -281,13 +366,21 @@ fn buffers_belong_to_their_device() {
     let (one, two) = (device(1), device(1));
     let mut call = program(&one, "matvec").call("matvec.apply").unwrap();
     let foreign = Buffer::allocate(&two, DType::F32, &[16, 32]).unwrap();
-    assert!(call.set_buffer(0, &foreign).unwrap_err().message.contains("another device"));
+    assert!(
+        call.set_buffer(0, &foreign)
+            .unwrap_err()
+            .message
+            .contains("another device")
+    );
     let wrong = Buffer::allocate(&one, DType::F32, &[32, 16]).unwrap();
     let x = Buffer::allocate(&one, DType::F32, &[32, 1]).unwrap();
     call.set_buffer(0, &wrong).unwrap();
     call.set_buffer(1, &x).unwrap();
     let error = call.invoke().unwrap_err();
-    assert!(error.code == Code::InvalidArgument && error.message.contains("shape"), "{error}");
+    assert!(
+        error.code == Code::InvalidArgument && error.message.contains("shape"),
+        "{error}"
+    );
     assert!(one.same_as(foreign.device()) != two.same_as(foreign.device()));
 }
 
