@@ -92,6 +92,11 @@ class Stop(Exception):
         self.code = code
 
 
+# The descriptors of the locks that are held. Steps inherit them: when this process is killed, its
+# ninja may still be running, and the next call must wait for that, too.
+held_locks = []
+
+
 def say(text):
     print(f"iree-runtime: {text}", file=sys.stderr, flush=True)
 
@@ -105,7 +110,9 @@ def run(command, log, env=None):
     with open(log, "ab") as out:
         out.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         out.flush()
-        rc = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env).returncode
+        rc = subprocess.run(
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, pass_fds=held_locks
+        ).returncode
     if rc != 0:
         tail = "\n".join(Path(log).read_text(errors="replace").splitlines()[-30:])
         raise Stop(FAILED, f"{Path(command[0]).name} exited with {rc}; the end of {log}:\n{tail}")
@@ -121,7 +128,11 @@ def locked(folder):
         except BlockingIOError:
             say(f"another call is at work in {folder}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        held_locks.append(lock.fileno())
+        try:
+            yield
+        finally:
+            held_locks.remove(lock.fileno())
 
 
 # --- what the machine has -------------------------------------------------------------------------

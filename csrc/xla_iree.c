@@ -504,10 +504,8 @@ void hh_iree_device_free(hh_iree_device_t* device) {
 // A local-task device with exactly the workers that were asked for. The driver of the same name
 // takes its topology from process-wide flags, so it cannot be used for this.
 static iree_status_t hh_create_task_device(const hh_iree_device_options_t* options,
-                                           const hh_iree_runtime_t* runtime,
                                            const iree_hal_device_create_params_t* create_params,
                                            iree_hal_device_t** out_device) {
-  (void)runtime;
   iree_task_executor_options_t executor_options;
   iree_task_executor_options_initialize(&executor_options);
   executor_options.worker_spin_ns = (iree_duration_t)options->worker_spin_us * 1000;
@@ -561,7 +559,7 @@ static iree_status_t hh_create_hal_device(hh_iree_runtime_t* runtime,
   iree_hal_device_create_params_t create_params = iree_hal_device_create_params_default();
   create_params.proactor_pool = pool;
   if (iree_status_is_ok(status) && strcmp(options->driver, "local-task") == 0) {
-    status = hh_create_task_device(options, runtime, &create_params, out_device);
+    status = hh_create_task_device(options, &create_params, out_device);
   } else if (iree_status_is_ok(status)) {
     iree_hal_driver_t* driver = list->driver;
     iree_hal_driver_retain(driver);
