@@ -325,7 +325,10 @@ typedef struct hh_iree_program_options_t {
 } hh_iree_program_options_t;
 
 // Loads modules on a device and runs their initialisers. Several programs may share one device and
-// its buffers. Every element of the two arrays must have the struct_size of this header's version.
+// its buffers. The elements of each array lie struct_size bytes apart, and all have the same.
+//
+// With a NULL `out_program`, or options or an array that cannot be read (NULL, sizes that are zero or
+// differ), no callback is called: there was none to be seen.
 //
 // INVALID_ARGUMENT for data that is not a module, NOT_FOUND for a parameter that was not given.
 hh_iree_error_t* hh_iree_program_create(hh_iree_device_t* device,
