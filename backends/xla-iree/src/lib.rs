@@ -4,3 +4,5 @@
 pub mod compiler;
 pub mod emitter;
 pub mod runtime;
+
+pub use runtime::{BackendOptions, CompileAt, XlaIreeBackend};
