@@ -176,11 +176,10 @@ pub(crate) fn empty_info() -> ffi::hh_iree_device_info_t {
 ///
 /// `info` was filled by the C side, and the list or device that owns its strings is alive.
 pub(crate) unsafe fn read_info(info: &ffi::hh_iree_device_info_t) -> DeviceInfo {
-    // SAFETY: the caller says so; the strings are NUL-terminated.
     let text = |pointer| {
-        unsafe { CStr::from_ptr(pointer) }
-            .to_string_lossy()
-            .into_owned()
+        // SAFETY: the caller says so; the strings are NUL-terminated.
+        let text = unsafe { CStr::from_ptr(pointer) };
+        text.to_string_lossy().into_owned()
     };
     DeviceInfo {
         driver: text(info.driver),

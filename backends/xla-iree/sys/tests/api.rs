@@ -55,7 +55,8 @@ fn drivers_and_devices_are_listed() {
     let runtime = Runtime::new(None).unwrap();
     assert!(IREE_VERSION.starts_with("3.13."));
     // SAFETY: returns a NUL-terminated string that lives for ever.
-    let linked = unsafe { std::ffi::CStr::from_ptr(halfhitch_xla_iree_sys::ffi::hh_iree_version()) };
+    let linked =
+        unsafe { std::ffi::CStr::from_ptr(halfhitch_xla_iree_sys::ffi::hh_iree_version()) };
     assert_eq!(linked.to_str(), Ok(IREE_VERSION));
     let drivers = runtime.drivers();
     assert!(
