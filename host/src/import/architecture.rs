@@ -131,6 +131,10 @@ impl Model {
         let architecture = Architecture::parse(name)?;
         let key = |suffix: &str| format!("{name}.{suffix}");
         check_keys(gguf, name)?;
+        if meta.count("split.count", u32::MAX)?.is_some_and(|n| n > 1) {
+            return Err(SeamError::unsupported("one part of a file that was split")
+                .hint("join the parts first, with gguf-split --merge"));
+        }
 
         let optional = |suffix: &str, limit| -> SeamResult<Option<usize>> {
             let value = meta.count(&key(suffix), limit)?;

@@ -11,14 +11,17 @@
 //! | [`architecture`], [`names`] | what the metadata and the tensors' names mean |
 //! | [`blocks`], [`convert`] | the numbers |
 //! | [`tokenizer`] | the vocabulary and the chat template |
+//! | [`cache`] | importing a file once |
 //! | [`folder`] | writing model folders, all or nothing |
 
 pub mod architecture;
 pub mod blocks;
+pub mod cache;
 pub mod convert;
 pub mod folder;
 pub mod gguf;
 mod json;
+mod locate;
 pub mod names;
 mod rope;
 pub mod tokenizer;
@@ -34,6 +37,7 @@ use architecture::Model;
 use convert::Conversion;
 use folder::{SafetensorsWriter, StagedFolder};
 use gguf::Gguf;
+pub use locate::{ModelLocator, resolve_model};
 use tokenizer::{SpecialIds, TokenizerFiles};
 
 /// How to import.
@@ -108,6 +112,7 @@ fn import_opened(
         SafetensorsWriter::create(&folder.path(folder::WEIGHTS), conversion.planned())?;
     conversion.write(&mut weights, control)?;
     let weights_bytes = weights.finish()?;
+    folder.verify()?;
     folder.commit()?;
     Ok(ImportReport {
         output: out.to_owned(),

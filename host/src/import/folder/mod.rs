@@ -15,6 +15,11 @@ use serde_json::Value;
 
 pub use safetensors::{PlannedTensor, SafetensorsWriter, TensorId};
 
+use crate::checkpoint::Checkpoint;
+
+/// Marks folders that are not finished.
+const PARTIAL: &str = ".partial-";
+
 /// Name of the weights file.
 pub const WEIGHTS: &str = "model.safetensors";
 
@@ -55,14 +60,11 @@ impl StagedFolder {
         let name = target.file_name().ok_or_else(|| {
             SeamError::invalid_input(format!("`{}` has no name to write to", target.display()))
         })?;
-        let parent = match target.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p,
-            _ => Path::new("."),
-        };
+        let parent = parent(target);
         at(parent, "create", fs::create_dir_all(parent))?;
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);
-        prefix.push(".partial-");
+        prefix.push(PARTIAL);
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix);
         // The finished folder gets what the umask allows, like any other, not a private one.
@@ -126,11 +128,43 @@ impl StagedFolder {
         }
         // The folder has its final name now: nothing is left to delete.
         let _ = self.staging.keep();
-        if let Some(parent) = self.target.parent().filter(|p| !p.as_os_str().is_empty()) {
-            sync_folder(parent)?;
-        }
-        Ok(())
+        sync_folder(parent(&self.target))
     }
+
+    /// Opens what was written as any checkpoint is opened, so that nothing is put in place that
+    /// would not load.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn verify(&self) -> SeamResult<()> {
+        Checkpoint::open(self.staging.path())
+            .map(drop)
+            .in_context(|| "the converted model does not load")
+    }
+}
+
+fn parent(target: &Path) -> &Path {
+    match target.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+/// Deletes what an import to `target` left that was killed. Only for whoever holds the lock of
+/// `target`: nobody else may be writing to it.
+pub(super) fn clear_partial(target: &Path) -> SeamResult<()> {
+    let Some(name) = target.file_name() else {
+        return Ok(());
+    };
+    let prefix = format!(".{}{PARTIAL}", name.to_string_lossy());
+    let folder = parent(target);
+    for entry in at(folder, "read", fs::read_dir(folder))? {
+        let entry = at(folder, "read", entry)?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            at(&entry.path(), "delete", fs::remove_dir_all(entry.path()))?;
+        }
+    }
+    Ok(())
 }
 
 fn check_target(target: &Path, force: bool) -> SeamResult<()> {
@@ -162,10 +196,7 @@ fn check_target(target: &Path, force: bool) -> SeamResult<()> {
 
 /// Moves what is at `target` to a name beside it; it is deleted when the returned folder drops.
 fn set_aside(target: &Path) -> SeamResult<(tempfile::TempDir, PathBuf)> {
-    let parent = match target.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
+    let parent = parent(target);
     let holder = at(
         parent,
         "create a folder in",

@@ -340,7 +340,7 @@ fn tokenizer_config(
     }
     let space_prefix = meta.boolean("tokenizer.ggml.add_space_prefix")?;
     set("add_bos_token", Some(json!(surround.bos.is_some())));
-    set("add_eos_token", Some(json!(surround.eos.is_some())));
+    set("add_eos_token", surround.eos.map(|_| json!(true)));
     set(
         "add_prefix_space",
         Some(json!(space_prefix.unwrap_or(false))),
