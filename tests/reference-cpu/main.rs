@@ -1,5 +1,8 @@
 //! The reference backend against the suite. It leaves nothing out, so no case may be unsupported.
 
+mod bits;
+mod fixtures;
+
 use std::sync::Arc;
 
 use halfhitch_reference_cpu::ReferenceCpu;
