@@ -16,7 +16,7 @@ use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
 use super::cache::{Cache, capacity_for};
 use super::error::seam_error;
 use super::outputs;
-use super::steps::{Steps, chunk_sizes, next_batch, next_chunk};
+use super::steps::{Steps, chunk_sizes, next_batch, next_chunk, prompt_shapes};
 use super::upload::Resident;
 use crate::emitter::layout::{CachePart, Role};
 use crate::emitter::{Reading, Shape, rope};
@@ -116,14 +116,15 @@ impl XlaIreeSession {
         Ok(())
     }
 
-    /// Makes room for positions up to `end` in a sequence's cache and in the rope tables.
-    fn reserve(&mut self, id: SequenceId, end: usize) -> SeamResult<()> {
+    /// Makes room for `rows` positions after the first `live` of a sequence, in its cache and in the
+    /// rope tables. `live` counts what the call itself has written, which the length does not.
+    fn reserve(&mut self, id: SequenceId, live: usize, rows: usize) -> SeamResult<()> {
+        let end = live + rows;
         let most = self.plan.context + self.chunks[self.chunks.len() - 1];
         let device = self.device.clone();
         let sequence = self.sequence_mut(id)?;
         if end > sequence.cache.capacity() {
             let capacity = capacity_for(end, most);
-            let live = sequence.len;
             sequence.cache.grow(&device, capacity, live)?;
         }
         let rows = self.sequence(id)?.cache.capacity();
@@ -249,13 +250,13 @@ impl XlaIreeSession {
                 .hint("ask for the last position's, or prefill in parts")
             })?;
         }
+        self.load(&prompt_shapes(&self.chunks, tokens.len()), control)?;
         let mut done = 0;
         while done < tokens.len() {
             let left = &tokens[done..];
             let (rows, used) = next_chunk(&self.chunks, left.len());
             let shape = Shape::Chunk { rows };
-            self.load(&[shape], control)?;
-            self.reserve(id, start + done + rows)?;
+            self.reserve(id, start + done, rows)?;
             let mut padded = left[..used].to_vec();
             padded.resize(rows, left[used - 1]);
             let lane = LaneStart {
@@ -325,7 +326,7 @@ impl XlaIreeSession {
         let mut lanes = Vec::with_capacity(group.len());
         for step in group {
             let position = self.sequence(step.sequence)?.len;
-            self.reserve(step.sequence, position + 1)?;
+            self.reserve(step.sequence, position, 1)?;
             lanes.push(LaneStart {
                 sequence: step.sequence,
                 position,

@@ -1,6 +1,6 @@
 //! Which compiled steps a session has, how a prompt is cut into them, and how they are loaded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use halfhitch_seam::{Control, ErrorCode, ExecutionPlan, ModelSpec, SeamError, SeamResult};
@@ -40,6 +40,18 @@ pub fn next_chunk(sizes: &[usize], left: usize) -> (usize, usize) {
         return (smaller, smaller.min(left));
     }
     (rows, left)
+}
+
+/// The shapes of every chunk of a prompt.
+pub fn prompt_shapes(sizes: &[usize], tokens: usize) -> Vec<Shape> {
+    let mut shapes = BTreeSet::new();
+    let mut left = tokens;
+    while left > 0 {
+        let (rows, used) = next_chunk(sizes, left);
+        shapes.insert(Shape::Chunk { rows });
+        left -= used;
+    }
+    shapes.into_iter().collect()
 }
 
 /// The next batch of `left` sequences.
@@ -249,6 +261,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_prompt_names_the_steps_it_needs() {
+        let rows = |tokens| -> Vec<usize> {
+            let shapes = prompt_shapes(&[1, 16, 128], tokens);
+            shapes.into_iter().map(Shape::rows).collect()
+        };
+        assert_eq!(rows(1), [1]);
+        assert_eq!(rows(128 + 17), [1, 16, 128]);
     }
 
     #[test]

@@ -1,0 +1,37 @@
+//! The IREE backend on its local drivers against the suite.
+//!
+//! Compiled modules are kept in the target folder, so that a second run compiles nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use halfhitch_suite::{Report, Subject, contract, numerics};
+use halfhitch_xla_iree::{BackendOptions, CompileAt, XlaIreeBackend};
+
+fn subject(driver: &str) -> Subject {
+    let mut options = BackendOptions::for_driver(driver);
+    options.workers = 2;
+    options.compiler.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
+    options.compile_at = CompileAt::FirstUse;
+    let backend = XlaIreeBackend::new(options).expect("the driver is linked in");
+    Subject::first(Arc::new(backend)).expect("the driver has a device")
+}
+
+fn assert_passes(report: &Report) {
+    assert!(report.passed(), "\n{report}");
+}
+
+#[test]
+fn local_task_keeps_the_contract() {
+    assert_passes(&contract::run(&subject("local-task")));
+}
+
+#[test]
+fn local_task_computes_every_generated_model() {
+    assert_passes(&numerics::generated(&subject("local-task")));
+}
+
+#[test]
+fn local_sync_keeps_the_contract() {
+    assert_passes(&contract::run(&subject("local-sync")));
+}
