@@ -22,6 +22,7 @@ use super::gguf::{Gguf, Metadata};
 /// GGUF's types of tokens, of those that matter here.
 mod kind {
     pub(super) const NORMAL: i64 = 1;
+    pub(super) const UNKNOWN: i64 = 2;
     pub(super) const CONTROL: i64 = 3;
     pub(super) const USER_DEFINED: i64 = 4;
 }
@@ -107,10 +108,12 @@ struct Vocabulary<'a> {
     tokens: Vec<&'a str>,
     types: Vec<i64>,
     ids: HashMap<&'a str, u32>,
+    /// Types of tokens that are found in a text before anything else is done to it.
+    added: &'static [i64],
 }
 
 impl<'a> Vocabulary<'a> {
-    fn read(meta: &'a Metadata, rows: usize) -> SeamResult<Self> {
+    fn read(meta: &'a Metadata, model: &str, rows: usize) -> SeamResult<Self> {
         const TOKENS: &str = "tokenizer.ggml.tokens";
         const TYPES: &str = "tokenizer.ggml.token_type";
         let tokens = Gguf::required(TOKENS, meta.strings(TOKENS))?;
@@ -140,21 +143,31 @@ impl<'a> Vocabulary<'a> {
                 )));
             }
         }
-        Ok(Self { tokens, types, ids })
+        let added: &[i64] = match model {
+            // SentencePiece's unknown token is matched as text, as transformers' converter has it.
+            "llama" => &[kind::UNKNOWN, kind::CONTROL, kind::USER_DEFINED],
+            _ => &[kind::CONTROL, kind::USER_DEFINED],
+        };
+        Ok(Self {
+            tokens,
+            types,
+            ids,
+            added,
+        })
     }
 
     fn token(&self, id: u32) -> &'a str {
         self.tokens[id as usize]
     }
 
-    /// Control and user-defined tokens, with whether they are special.
+    /// Tokens that are matched as text, with whether they are special.
     fn added(&self) -> impl Iterator<Item = (usize, &'a str, bool)> {
         self.tokens
             .iter()
             .zip(&self.types)
             .enumerate()
-            .filter(|(_, (_, kind))| [kind::CONTROL, kind::USER_DEFINED].contains(kind))
-            .map(|(id, (token, &kind))| (id, *token, kind == kind::CONTROL))
+            .filter(|(_, (_, kind))| self.added.contains(kind))
+            .map(|(id, (token, &kind))| (id, *token, kind != kind::USER_DEFINED))
     }
 
     fn map(&self) -> Json {
@@ -254,7 +267,7 @@ pub fn read(gguf: &Gguf, rows: usize, context: u32) -> SeamResult<TokenizerFiles
         }
         Some(model) => model,
     };
-    let vocabulary = Vocabulary::read(meta, rows)?;
+    let vocabulary = Vocabulary::read(meta, model, rows)?;
     let ids = SpecialIds::read(meta, vocabulary.tokens.len())?;
     let pipeline = match model {
         "gpt2" => bpe::pipeline(meta, &vocabulary, &ids)?,
