@@ -265,6 +265,21 @@ fn what_cannot_be_quantised_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn a_model_is_not_quantised_onto_itself() {
+    let input = bf16_folder();
+    let weights = input.path().join("model.safetensors");
+    let before = fs::read(&weights).unwrap();
+    let options = QuantizeOptions {
+        force: true,
+        ..options(4, 64)
+    };
+    let same = input.path().join(".");
+    let e = quietly(|c| quantize_folder(input.path(), &same, options, c)).unwrap_err();
+    assert!(e.to_string().contains("both input and output"), "{e}");
+    assert_eq!(fs::read(&weights).unwrap(), before);
+}
+
+#[test]
 fn cancelling_leaves_nothing() {
     let input = bf16_folder();
     let out = tempfile::tempdir().unwrap();

@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use halfhitch_seam::{CancelToken, Control, NoObserver};
+use halfhitch::import::{ImportOptions, import_gguf};
+use halfhitch_seam::{CancelToken, Control, NoObserver, SeamError};
 
 /// The fixtures' folder.
 pub fn fixtures() -> PathBuf {
@@ -310,4 +311,58 @@ pub fn tiny(architecture: &str, kind: u32) -> File {
         _ => {}
     }
     file
+}
+
+/// Imports the bytes, which must fail, and checks the manners of the failure.
+pub fn refusal(bytes: &[u8]) -> SeamError {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = dir.path().join("bad.gguf");
+    fs::write(&gguf, bytes).unwrap();
+    let out = dir.path().join("out");
+    let e = quietly(|c| import_gguf(&gguf, &out, ImportOptions::default(), c)).unwrap_err();
+    let text = e.to_string();
+    assert!(text.contains("bad.gguf"), "the file is not named: {text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "something is left: {text}"
+    );
+    e
+}
+
+/// With a small tokenizer, so that its keys can go wrong.
+pub fn with_tokenizer() -> File {
+    let mut file = tiny("llama", ggml::Q4_0);
+    let tokens = (0..VOCAB).map(|i| match i {
+        0 => "a".into(),
+        1 => "b".into(),
+        2 => "ab".into(),
+        i => format!("t{i}"),
+    });
+    file.set("tokenizer.ggml.model", "gpt2".into())
+        .set("tokenizer.ggml.pre", "gpt-2".into())
+        .set("tokenizer.ggml.tokens", V::Strs(tokens.collect()))
+        .set("tokenizer.ggml.token_type", V::I32s(vec![1; VOCAB]))
+        .set("tokenizer.ggml.merges", V::Strs(vec!["a b".into()]))
+        .set("tokenizer.ggml.bos_token_id", V::U32(0));
+    file
+}
+
+/// Makes a good file bad.
+pub type Change = fn(&mut File);
+
+/// What is wrong, how it is made so, and what the message must say.
+pub type Bad<'a> = (&'a str, Change, &'a [&'a str]);
+
+/// Applies each change to a good file, which must then be refused with each of the words.
+pub fn refuse_all(cases: &[Bad<'_>]) {
+    for (what, change, said) in cases {
+        let mut file = with_tokenizer();
+        change(&mut file);
+        let text = refusal(&file.bytes()).to_string();
+        for part in *said {
+            assert!(text.contains(part), "{what}: no `{part}` in: {text}");
+        }
+    }
 }
