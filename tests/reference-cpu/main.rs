@@ -2,6 +2,7 @@
 
 mod bits;
 mod fixtures;
+mod plans;
 
 use std::sync::Arc;
 

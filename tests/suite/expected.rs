@@ -1,7 +1,7 @@
 //! What a model must give: token sequences and their logits.
 //!
 //! The shape of the fixtures' `expected.json` (`tests/fixtures/README.md` describes it), read from such
-//! a file or made by the [`oracle`](crate::oracle).
+//! a file or made by the [`oracle`].
 
 use halfhitch_seam::{SeamError, SeamResult, TokenId};
 use serde::{Deserialize, Serialize};

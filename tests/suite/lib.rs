@@ -11,6 +11,13 @@
 //! must also refuse it.
 //!
 //! [`limits`] has the one table of how far logits may be off.
+//!
+//! # A new backend
+//!
+//! One file, `tests/NAME/main.rs`, and its `[[test]]`: make the backend, [`run`] the suite on each of its
+//! devices, assert that the report [passed](Report::passed), and pin which cases are unsupported, so
+//! that one more is noticed. What a backend promises beyond the contract is tested beside it.
+//! `tests/faults` tests the suite itself: backends that are wrong in one way each must fail.
 
 pub mod contract;
 pub mod expected;
