@@ -13,20 +13,23 @@ use minijinja::{Error, ErrorKind};
 
 /// Deepest nesting of lists and dicts. Values are walked and dropped recursively.
 pub(super) const MAX_DEPTH: usize = 100;
-/// Instructions of the engine.
-pub(super) const FUEL: u64 = 5_000_000;
+/// Instructions of the engine, and more of them for each byte that goes in.
+const FUEL: u64 = 2_000_000;
+const FUEL_PER_INPUT_BYTE: u64 = 4;
 /// Text that may be made in all, beside what goes in.
 const BASE_BYTES: u64 = 32 << 20;
 /// Text that may be made for each byte that goes in.
 const BYTES_PER_INPUT_BYTE: u64 = 32;
-/// List and dict entries that may be made or looked at in all.
-const MAX_NODES: u64 = 10_000_000;
+/// List and dict entries that may be made or looked at in all, and more for each byte that goes in.
+const BASE_NODES: u64 = 3_000_000;
+const NODES_PER_INPUT_BYTE: u64 = 16;
 /// Last resort for work that none of the above foresees.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// What is left for one rendering.
 #[derive(Debug)]
 pub(super) struct Budget {
+    fuel: u64,
     bytes: AtomicU64,
     nodes: AtomicU64,
     deadline: Instant,
@@ -37,13 +40,20 @@ pub(super) struct Budget {
 impl Budget {
     /// For a rendering that is given `input` bytes.
     pub(super) fn new(input: usize) -> Self {
-        let input = (input as u64).saturating_mul(BYTES_PER_INPUT_BYTE);
+        let input = input as u64;
+        let scaled = |base: u64, each: u64| base.saturating_add(input.saturating_mul(each));
         Self {
-            bytes: AtomicU64::new(BASE_BYTES.saturating_add(input)),
-            nodes: AtomicU64::new(MAX_NODES),
+            fuel: scaled(FUEL, FUEL_PER_INPUT_BYTE),
+            bytes: AtomicU64::new(scaled(BASE_BYTES, BYTES_PER_INPUT_BYTE)),
+            nodes: AtomicU64::new(scaled(BASE_NODES, NODES_PER_INPUT_BYTE)),
             deadline: Instant::now() + MAX_TIME,
             raised: Mutex::new(None),
         }
+    }
+
+    /// Instructions that the engine may execute.
+    pub(super) fn fuel(&self) -> u64 {
+        self.fuel
     }
 
     /// Takes `n` bytes of text.

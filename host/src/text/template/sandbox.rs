@@ -14,7 +14,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 
 use super::super::quiet::quietly;
 use super::super::tokenizer::one_line;
-use super::budget::{Budget, FUEL, error};
+use super::budget::{Budget, error};
 use super::{filters, ops, python, rewrite, strings};
 
 /// Stack of the thread that a template runs on: its tree is walked recursively.
@@ -154,7 +154,7 @@ fn without_generation(source: &str) -> String {
 /// The environment of transformers' `apply_chat_template`.
 fn environment(budget: &Arc<Budget>, now: Option<DateTime>) -> Environment<'static> {
     let mut env = Environment::new();
-    env.set_fuel(Some(FUEL));
+    env.set_fuel(Some(budget.fuel()));
     env.set_recursion_limit(MAX_RECURSION);
     env.set_debug(false);
     env.remove_global("debug");
