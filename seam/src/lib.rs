@@ -38,6 +38,8 @@
 //! Backends are `Send + Sync`, sessions `Send`. [`Weights`] share their bytes by reference counting,
 //! so a session can keep a mapped file without copying it. No call outlives its borrowed arguments.
 
+#[cfg(feature = "abi")]
+pub mod abi;
 mod backend;
 mod capability;
 mod control;
