@@ -89,6 +89,8 @@ pub enum Stage {
     LoadWeights,
     /// Running a prompt; counted in tokens.
     Prefill,
+    /// Writing a model in another form; counted in bytes read.
+    Convert,
 }
 
 impl Stage {
@@ -98,6 +100,7 @@ impl Stage {
             Self::Compile => "compiling",
             Self::LoadWeights => "loading weights",
             Self::Prefill => "reading the prompt",
+            Self::Convert => "converting",
         }
     }
 }
