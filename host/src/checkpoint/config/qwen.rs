@@ -1,0 +1,55 @@
+//! Qwen2 (always query, key and value biases) and Qwen3 (query-key norms, a head width of its own).
+
+use halfhitch_seam::model::{NormSpec, QkNorm, QkNormScope};
+use halfhitch_seam::{ModelSpec, SeamResult};
+
+use super::decoder::{self, Defaults, Dims, Variant};
+use super::windows;
+use crate::checkpoint::json::Keys;
+
+/// `Qwen2Config` and `Qwen3Config`.
+const DEFAULTS: Defaults = Defaults {
+    vocab_size: 151_936,
+    hidden_size: 4096,
+    intermediate_size: 22_016,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(32),
+    max_context: 32_768,
+};
+
+/// Parses a qwen2 configuration.
+pub(super) fn parse_qwen2(keys: &Keys<'_>, _: &mut Vec<String>) -> SeamResult<ModelSpec> {
+    let dims = Dims::read(keys, &DEFAULTS)?;
+    let variant = Variant {
+        architecture: "qwen2",
+        head_dim: dims.head_dim(keys, None)?,
+        qk_norm: None,
+        qkv_bias: true,
+        output_bias: false,
+        mlp_bias: false,
+        kinds: windows::qwen(keys, dims.layers)?,
+    };
+    decoder::build(keys, &dims, &variant)
+}
+
+/// Parses a qwen3 configuration.
+pub(super) fn parse_qwen3(keys: &Keys<'_>, _: &mut Vec<String>) -> SeamResult<ModelSpec> {
+    let dims = Dims::read(keys, &DEFAULTS)?;
+    let attention_bias = keys.flag("attention_bias")?;
+    // Only a left-out `head_dim` is 128; transformers takes a null for hidden / heads.
+    let default = (!keys.has("head_dim")).then_some(128);
+    let variant = Variant {
+        architecture: "qwen3",
+        head_dim: dims.head_dim(keys, default)?,
+        qk_norm: Some(QkNorm {
+            scope: QkNormScope::Head,
+            norm: NormSpec::rms(dims.eps),
+        }),
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        mlp_bias: false,
+        kinds: windows::qwen(keys, dims.layers)?,
+    };
+    decoder::build(keys, &dims, &variant)
+}

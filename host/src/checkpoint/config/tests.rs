@@ -1,0 +1,1 @@
+//! Configurations and what they mean.

@@ -1,0 +1,228 @@
+//! One safetensors file: its header checked, its tensors as views of the mapped file.
+//!
+//! The header's types come from the `safetensors` crate. The checks are ours: the crate's name no
+//! tensor, drop one of two entries with the same name, and add the end of the last tensor to the
+//! header's length without looking at overflow.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::safetensors::Dtype;
+use ::safetensors::tensor::TensorInfo;
+use bytes::Bytes;
+use halfhitch_seam::{DType, ErrorCode, SeamError, SeamResult, Tensor};
+use memmap2::Mmap;
+use serde::Deserializer;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+
+use super::json::open_regular;
+use super::quote::quoted;
+
+/// Bytes a header may have: 100 a tensor is usual, so this is hundreds of thousands of them.
+const HEADER_LIMIT: u64 = 32 << 20;
+
+/// A tensor as the file has it; its element type may be one that is not computed here.
+#[derive(Clone, Debug)]
+pub(super) struct RawTensor {
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: Bytes,
+    /// Name of the file.
+    pub(super) file: Arc<str>,
+}
+
+impl RawTensor {
+    /// The tensor in the seam's terms.
+    ///
+    /// # Errors
+    /// `Unsupported` for another element type.
+    pub(super) fn tensor(&self) -> SeamResult<Tensor> {
+        let dtype = match self.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            Dtype::U32 => DType::U32,
+            other => {
+                return Err(SeamError::unsupported(format!("elements of type {other}"))
+                    .hint("weights can be F32, F16 or BF16, and U32 where they are packed"));
+            }
+        };
+        Tensor::new(dtype, self.shape.clone(), self.bytes.clone())
+    }
+}
+
+/// A file that was opened.
+pub(super) struct Shard {
+    pub(super) tensors: BTreeMap<String, RawTensor>,
+    /// Length of the file in bytes.
+    pub(super) length: u64,
+}
+
+/// Maps `dir/name` and reads its header.
+///
+/// # Errors
+/// `NotFound`, `Io`, and `InvalidModel` for a damaged file, saying what is damaged. The name of the
+/// file is for the caller to add.
+pub(super) fn open(dir: &Path, name: &str) -> SeamResult<Shard> {
+    let (file, length) = open_regular(&dir.join(name))?
+        .ok_or_else(|| SeamError::new(ErrorCode::NotFound, "there is no such file"))?;
+    if length < 8 {
+        return Err(SeamError::invalid_model(format!(
+            "{length} bytes are too few for a safetensors file"
+        )));
+    }
+    // SAFETY: the map is read-only and is only ever read as plain bytes, of which every value is
+    // valid. Rust wants them not to change under a shared reference; that another program does not
+    // write to the file cannot be enforced on the systems we run on. It is the documented condition
+    // of opening a checkpoint (see the parent module), the same as for any program that maps
+    // weights. No decision about memory rests on reading a byte twice: the header is parsed once,
+    // into owned values, and slices are bounded by the map's length, which does not change.
+    let map = unsafe { Mmap::map(&file) }
+        .map_err(|e| SeamError::new(ErrorCode::Io, format!("mapping failed: {e}")))?;
+    let bytes = Bytes::from_owner(map);
+    let tensors = split(&bytes, &Arc::from(name))?;
+    Ok(Shard { tensors, length })
+}
+
+/// Cuts a file's bytes into tensors.
+fn split(bytes: &Bytes, file: &Arc<str>) -> SeamResult<BTreeMap<String, RawTensor>> {
+    let too_short = || SeamError::invalid_model("the file is cut off in its header");
+    let prefix = bytes.first_chunk::<8>().ok_or_else(too_short)?;
+    let header_length = u64::from_le_bytes(*prefix);
+    let rest = bytes.len() as u64 - 8;
+    if header_length > rest {
+        return Err(SeamError::invalid_model(format!(
+            "the header claims {header_length} bytes, but the file has only {rest} after its length"
+        ))
+        .hint("the file is cut off or not a safetensors file; fetch it again"));
+    }
+    if header_length > HEADER_LIMIT {
+        return Err(SeamError::invalid_model(format!(
+            "the header claims {header_length} bytes, more than the {HEADER_LIMIT} that are allowed"
+        )));
+    }
+    let start = 8 + header_length as usize;
+    let header = parse_header(&bytes[8..start])?;
+    let data = bytes.slice(start..);
+    check_layout(&header, data.len())?;
+    Ok(header
+        .into_iter()
+        .map(|(name, info)| {
+            let (begin, end) = info.data_offsets;
+            let raw = RawTensor {
+                dtype: info.dtype,
+                shape: info.shape,
+                bytes: data.slice(begin..end),
+                file: file.clone(),
+            };
+            (name, raw)
+        })
+        .collect())
+}
+
+/// Checks that tensors have the bytes their shapes ask for and cover the data exactly, as the format
+/// demands: no overlap, no hole, nothing outside.
+fn check_layout(header: &BTreeMap<String, TensorInfo>, data: usize) -> SeamResult<()> {
+    let about = |name: &str, what: String| {
+        SeamError::invalid_model(format!("tensor {} {what}", quoted(name)))
+    };
+    let mut order: Vec<_> = header.iter().collect();
+    order.sort_by_key(|(_, info)| info.data_offsets);
+    let mut reached = 0;
+    for (name, info) in order {
+        let (begin, end) = info.data_offsets;
+        if end < begin {
+            return Err(about(
+                name,
+                format!("ends at {end}, before its start {begin}"),
+            ));
+        }
+        if end > data {
+            return Err(about(
+                name,
+                format!("ends at byte {end}, but there are only {data}"),
+            )
+            .hint("the file is cut off or damaged; fetch it again"));
+        }
+        if begin != reached {
+            let what = if begin < reached {
+                "overlaps the one before"
+            } else {
+                "leaves a hole"
+            };
+            return Err(about(
+                name,
+                format!("starts at byte {begin}, not {reached}: it {what}"),
+            ));
+        }
+        let bits = info
+            .shape
+            .iter()
+            .try_fold(info.dtype.bitsize(), |n, &extent| n.checked_mul(extent));
+        if bits != (end - begin).checked_mul(8) {
+            return Err(about(
+                name,
+                format!(
+                    "is {} {:?}, which is not the {} bytes it has",
+                    info.dtype,
+                    info.shape,
+                    end - begin
+                ),
+            ));
+        }
+        reached = end;
+    }
+    if reached != data {
+        return Err(SeamError::invalid_model(format!(
+            "the last {} bytes belong to no tensor",
+            data - reached
+        )));
+    }
+    Ok(())
+}
+
+fn parse_header(json: &[u8]) -> SeamResult<BTreeMap<String, TensorInfo>> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let header = reader
+        .deserialize_map(HeaderVisitor)
+        .and_then(|header| reader.end().map(|()| header))
+        .map_err(|e| SeamError::invalid_model(format!("the header is not valid: {e}")))?;
+    if header.is_empty() {
+        return Err(SeamError::invalid_model("the file has no tensors"));
+    }
+    Ok(header)
+}
+
+/// Reads a header entry by entry, so that a name that stands twice is seen.
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = BTreeMap<String, TensorInfo>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut out = BTreeMap::new();
+        while let Some(name) = entries.next_key::<String>()? {
+            if name == "__metadata__" {
+                entries.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let info = entries
+                .next_value::<TensorInfo>()
+                .map_err(|e| A::Error::custom(format_args!("tensor {}: {e}", quoted(&name))))?;
+            if out.contains_key(&name) {
+                return Err(A::Error::custom(format_args!(
+                    "tensor {} stands twice",
+                    quoted(&name)
+                )));
+            }
+            out.insert(name, info);
+        }
+        Ok(out)
+    }
+}
