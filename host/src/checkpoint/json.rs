@@ -7,7 +7,7 @@ use std::path::Path;
 use halfhitch_seam::{ErrorCode, ResultExt, SeamError, SeamResult};
 use serde_json::{Map, Value};
 
-use super::quote::quoted;
+use super::quote::{one_line, quoted};
 
 /// Bytes a configuration may have. Published ones with an override for every module stay under 1 MB.
 pub(super) const CONFIG_LIMIT: u64 = 4 << 20;
@@ -56,7 +56,10 @@ fn read(path: &Path, limit: u64) -> SeamResult<Option<Map<String, Value>>> {
             "it holds {}, not an object",
             describe(&other)
         ))),
-        Err(e) => Err(SeamError::invalid_model(format!("it is not JSON: {e}"))),
+        Err(e) => Err(SeamError::invalid_model(format!(
+            "it is not JSON: {}",
+            one_line(e)
+        ))),
     }
 }
 

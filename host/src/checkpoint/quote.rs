@@ -2,10 +2,18 @@
 
 /// `text` in backquotes, control characters escaped, cut where it is long.
 pub(super) fn quoted(text: &str) -> String {
-    const MOST: usize = 120;
-    let mut out = String::from("`");
+    format!("`{}`", tamed(text, 120))
+}
+
+/// A library's message, which may quote a file: control characters escaped, cut where it is long.
+pub(super) fn one_line(message: impl std::fmt::Display) -> String {
+    tamed(&message.to_string(), 240)
+}
+
+fn tamed(text: &str, most: usize) -> String {
+    let mut out = String::new();
     for (i, c) in text.chars().enumerate() {
-        if i == MOST {
+        if i == most {
             out.push('…');
             break;
         }
@@ -15,7 +23,6 @@ pub(super) fn quoted(text: &str) -> String {
             out.push(c);
         }
     }
-    out.push('`');
     out
 }
 

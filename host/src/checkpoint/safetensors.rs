@@ -18,7 +18,7 @@ use serde::Deserializer;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::json::open_regular;
-use super::quote::quoted;
+use super::quote::{one_line, quoted};
 
 /// Bytes a header may have: 100 a tensor is usual, so this is hundreds of thousands of them.
 const HEADER_LIMIT: u64 = 32 << 20;
@@ -188,7 +188,9 @@ fn parse_header(json: &[u8]) -> SeamResult<BTreeMap<String, TensorInfo>> {
     let header = reader
         .deserialize_map(HeaderVisitor)
         .and_then(|header| reader.end().map(|()| header))
-        .map_err(|e| SeamError::invalid_model(format!("the header is not valid: {e}")))?;
+        .map_err(|e| {
+            SeamError::invalid_model(format!("the header is not valid: {}", one_line(e)))
+        })?;
     if header.is_empty() {
         return Err(SeamError::invalid_model("the file has no tensors"));
     }

@@ -37,11 +37,13 @@ pub(super) fn parse_qwen2(keys: &Keys<'_>, _: &mut Vec<String>) -> SeamResult<Mo
 pub(super) fn parse_qwen3(keys: &Keys<'_>, _: &mut Vec<String>) -> SeamResult<ModelSpec> {
     let dims = Dims::read(keys, &DEFAULTS)?;
     let attention_bias = keys.flag("attention_bias")?;
-    // Only a left-out `head_dim` is 128; transformers takes a null for hidden / heads.
-    let default = (!keys.has("head_dim")).then_some(128);
+    if keys.has("head_dim") && keys.value("head_dim").is_none() {
+        // Left out it is 128, elsewhere a null means hidden / heads: there is no telling.
+        return Err(keys.wrong("head_dim", "is null, which qwen3 gives no meaning"));
+    }
     let variant = Variant {
         architecture: "qwen3",
-        head_dim: dims.head_dim(keys, default)?,
+        head_dim: dims.head_dim(keys, Some(128))?,
         qk_norm: Some(QkNorm {
             scope: QkNormScope::Head,
             norm: NormSpec::rms(dims.eps),

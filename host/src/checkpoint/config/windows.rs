@@ -63,17 +63,22 @@ pub(super) fn layer_types(keys: &Keys<'_>, layers: usize) -> SeamResult<Option<V
         .map(Some)
 }
 
+/// `sliding_window`: null is none, left out it is 4096 in every family that has it.
+fn window(keys: &Keys<'_>) -> SeamResult<Option<usize>> {
+    match keys.size("sliding_window", limits::CONTEXT)? {
+        None if !keys.has("sliding_window") => Ok(Some(4096)),
+        window => Ok(window),
+    }
+}
+
 /// The rule of qwen2 and qwen3: windows only where `use_sliding_window` says so and
 /// `sliding_window` is not null; then in the layers that `layer_types` marks, or else in those from
 /// `max_window_layers` on.
 pub(super) fn qwen(keys: &Keys<'_>, layers: usize) -> SeamResult<Vec<LayerKind>> {
-    let given = keys.size("sliding_window", limits::CONTEXT)?;
-    let window = if !keys.flag("use_sliding_window")? {
-        None
-    } else if keys.has("sliding_window") {
-        given
+    let window = if keys.flag("use_sliding_window")? {
+        window(keys)?
     } else {
-        Some(4096)
+        None
     };
     let first = keys
         .integer("max_window_layers", 0, u64::MAX)?
@@ -101,11 +106,7 @@ pub(super) fn qwen(keys: &Keys<'_>, layers: usize) -> SeamResult<Vec<LayerKind>>
 /// out), none where it is null. Its code does not look at `layer_types`, so one that says something
 /// else belongs to another architecture.
 pub(super) fn mistral(keys: &Keys<'_>, layers: usize) -> SeamResult<Vec<LayerKind>> {
-    let kind = match keys.size("sliding_window", limits::CONTEXT)? {
-        Some(window) => LayerKind::Sliding(window),
-        None if keys.has("sliding_window") => LayerKind::Full,
-        None => LayerKind::Sliding(4096),
-    };
+    let kind = window(keys)?.map_or(LayerKind::Full, LayerKind::Sliding);
     if let Some(types) = layer_types(keys, layers)?
         && types
             .iter()
