@@ -4,7 +4,6 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi_stable::library::RootModuleError;
 use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::std_types::{RSlice, RStr, RString, RVec};
 use parking_lot::Mutex;
@@ -61,8 +60,8 @@ pub trait Plugin {
 }
 
 /// What abi_stable's loader calls.
-pub fn load<C: Plugin>() -> Result<PluginModuleRef, RootModuleError> {
-    Ok(root_module::<C>())
+pub fn load<C: Plugin>() -> PluginModuleRef {
+    root_module::<C>()
 }
 
 /// Runs an entry and turns a panic into an error.
