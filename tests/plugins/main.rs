@@ -1,5 +1,7 @@
 //! Plugins in real libraries: what works, and every way in which one can be broken.
 
+#![allow(clippy::print_stdout)] // children report on stdout
+
 mod support;
 
 use std::fs;
@@ -238,21 +240,45 @@ fn a_quantised_model_crosses_without_a_change() {
 /// Faults and how the host sees them. Each runs in a process of its own, since the fault is chosen by
 /// the environment.
 const FAULTS: &[(&str, &str)] = &[
-    ("create-panic", "Backend: the plugin panicked: told to panic in create"),
+    (
+        "create-panic",
+        "Backend: the plugin panicked: told to panic in create",
+    ),
     ("create-error", "Backend: told to fail in create"),
     ("identity-panic", "Incompatible: it calls itself `unknown`"),
-    ("identity-error", "Incompatible: it calls itself `somebody-else`"),
-    ("devices-panic", "Backend: the plugin panicked: told to panic in devices"),
+    (
+        "identity-error",
+        "Incompatible: it calls itself `somebody-else`",
+    ),
+    (
+        "devices-panic",
+        "Backend: the plugin panicked: told to panic in devices",
+    ),
     ("devices-error", "Backend: told to fail in devices"),
     ("devices-hang", "Backend: no answer within 2 s"),
     ("create-hang", "Backend: no answer within 2 s"),
-    ("capabilities-panic", "Backend: the plugin panicked: told to panic in capabilities"),
-    ("open-panic", "Backend: the plugin panicked: told to panic in open"),
+    (
+        "capabilities-panic",
+        "Backend: the plugin panicked: told to panic in capabilities",
+    ),
+    (
+        "open-panic",
+        "Backend: the plugin panicked: told to panic in open",
+    ),
     ("open-error", "Backend: told to fail in open"),
-    ("prefill-panic", "Backend: the plugin panicked: told to panic in prefill"),
-    ("decode-panic", "Backend: the plugin panicked: told to panic in decode"),
+    (
+        "prefill-panic",
+        "Backend: the plugin panicked: told to panic in prefill",
+    ),
+    (
+        "decode-panic",
+        "Backend: the plugin panicked: told to panic in decode",
+    ),
     ("decode-error", "Backend: told to fail in decode"),
-    ("truncate-panic", "Backend: the plugin panicked: told to panic in truncate"),
+    (
+        "truncate-panic",
+        "Backend: the plugin panicked: told to panic in truncate",
+    ),
     ("drop-panic", "ok"),
     ("none", "ok"),
 ];
@@ -261,7 +287,10 @@ const FAULTS: &[(&str, &str)] = &[
 fn each_fault_is_an_error_and_the_host_lives() {
     for (fault, says) in FAULTS {
         let out = run_in_child("child_with_a_fault", fault);
-        let line = out.lines().find(|l| l.starts_with("RESULT ")).unwrap_or(&out);
+        let line = out
+            .lines()
+            .find(|l| l.starts_with("RESULT "))
+            .unwrap_or(&out);
         assert!(line.contains(says), "{fault}: {line}\n{out}");
         assert!(out.contains("SURVIVED"), "{fault}: {out}");
     }
@@ -334,6 +363,9 @@ fn a_manifest_describes_its_library() {
     let read = manifest::Manifest::read(&folder.manifest()).unwrap();
     assert_eq!(read.sha256, manifest::sha256(&folder.library()).unwrap());
     assert_eq!(read.target, support::TARGET);
-    let mode = fs::metadata(folder.manifest()).unwrap().permissions().mode();
+    let mode = fs::metadata(folder.manifest())
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o022, 0);
 }

@@ -239,8 +239,6 @@ pub fn after_a_failed_decode(backend: &dyn ComputeBackend, model: &Path) -> Erro
     let mut session = open(backend, model).unwrap();
     let sequence = session.create_sequence().unwrap();
     let step = DecodeStep { sequence, token: 2 };
-    session
-        .decode(&[step], OutputRequest::GREEDY)
-        .unwrap_err();
+    session.decode(&[step], OutputRequest::GREEDY).unwrap_err();
     session.sequence_len(sequence).unwrap_err().code
 }

@@ -89,9 +89,6 @@ impl Checkpoint {
         let assembled = assemble::assemble(&model.spec, model.names, &quantization, tensors)?;
         warnings.extend(assembled.warnings);
         check_weights(&model.spec, &assembled.weights.manifest())?;
-        for warning in &warnings {
-            tracing::warn!(folder = %dir.display(), "{warning}");
-        }
         Ok(Self {
             dir: dir.to_path_buf(),
             spec: model.spec,
@@ -112,6 +109,11 @@ impl Checkpoint {
     /// The weights: exactly those the spec asks for.
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// What a weight is called in the files; of a quantised one, the name of its packed values.
+    pub fn tensor_name(&self, id: WeightId) -> Option<&str> {
+        self.tensor_names.get(&id).map(String::as_str)
     }
 
     /// The folder, as it was given.

@@ -228,3 +228,60 @@ impl<'de> Visitor<'de> for HeaderVisitor {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GOOD: &str = concat!(
+        r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F16","shape":[2,4],"#,
+        r#""data_offsets":[0,16]},"b":{"dtype":"F32","shape":[],"data_offsets":[16,20]}}"#
+    );
+
+    fn file(header: &[u8], data: usize) -> Bytes {
+        let mut out = (header.len() as u64).to_le_bytes().to_vec();
+        out.extend_from_slice(header);
+        out.resize(out.len() + data, 7);
+        Bytes::from(out)
+    }
+
+    #[test]
+    fn tensors_are_slices_of_the_file() {
+        let bytes = file(GOOD.as_bytes(), 20);
+        let tensors = split(&bytes, &Arc::from("x")).unwrap();
+        assert_eq!(tensors["a"].shape, [2, 4]);
+        assert_eq!(tensors["b"].bytes.len(), 4);
+        // The same memory, not a copy.
+        let offset = tensors["a"].bytes.as_ptr() as usize - bytes.as_ptr() as usize;
+        assert_eq!(offset, 8 + GOOD.len());
+    }
+
+    #[test]
+    fn what_is_accepted_here_is_accepted_by_the_crate() {
+        let bytes = file(GOOD.as_bytes(), 20);
+        assert!(::safetensors::SafeTensors::deserialize(&bytes).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_panics(
+            changes in prop::collection::vec((0usize..1000, prop_oneof![any::<u8>(), b'0'..=b'9']), 1..4),
+            data in 0usize..40,
+        ) {
+            let mut bytes = file(GOOD.as_bytes(), data).to_vec();
+            for (at, byte) in changes {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            match split(&Bytes::from(bytes), &Arc::from("x")) {
+                Ok(tensors) => for raw in tensors.values() {
+                    let elements: usize = raw.shape.iter().product();
+                    prop_assert_eq!(elements * raw.dtype.bitsize(), raw.bytes.len() * 8);
+                },
+                Err(e) => prop_assert!(!e.to_string().contains('\n'), "{}", e),
+            }
+        }
+    }
+}

@@ -19,7 +19,7 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Bytes an index may have: some 100 a tensor.
-const INDEX_LIMIT: u64 = 64 << 20;
+const INDEX_LIMIT: u64 = 32 << 20;
 
 /// Files a model may be split into.
 const SHARD_LIMIT: usize = 4096;

@@ -56,15 +56,13 @@ fn ids(
         Some(Value::Array(items)) => items.as_slice(),
         Some(one) => std::slice::from_ref(one),
     };
-    let mut out = Vec::new();
+    let (mut out, mut outside) = (Vec::new(), Vec::new());
     for value in values {
         match value.as_i64() {
             // -1 is what older programs write for none.
             Some(-1) => {}
             Some(id) if id >= 0 && (id as u64) < vocab_size as u64 => out.push(id as TokenId),
-            Some(id) if id >= 0 => warnings.push(format!(
-                "{file}: {key} {id} is outside the vocabulary of {vocab_size}; ignored"
-            )),
+            Some(id) if id >= 0 => outside.push(id),
             _ => {
                 return Err(keys.wrong(
                     key,
@@ -72,6 +70,12 @@ fn ids(
                 ));
             }
         }
+    }
+    if let Some(first) = outside.first() {
+        warnings.push(format!(
+            "{file}: {key} {first} is outside the vocabulary of {vocab_size}; {} such ignored",
+            outside.len()
+        ));
     }
     Ok(out)
 }

@@ -95,7 +95,7 @@ impl Plugin {
                 check_library(&checked.manifest, &checked.library)?;
                 let backend = abi::load_plugin(&checked.library)?;
                 check_identity(&checked.manifest, &*backend)?;
-                Ok(Arc::from(backend))
+                Ok::<Arc<dyn ComputeBackend>, SeamError>(Arc::from(backend))
             })
             .cloned()
             .map_err(|e: SeamError| e.context(format!("plugin {}", checked.library.display())))
@@ -154,7 +154,10 @@ pub fn survey(plugin: &Arc<Plugin>, limit: Duration) -> SeamResult<Vec<DeviceCap
     std::thread::spawn(move || {
         let answer = asked.backend().and_then(|backend| {
             let devices = backend.devices()?;
-            devices.iter().map(|d| backend.capabilities(&d.id)).collect()
+            devices
+                .iter()
+                .map(|d| backend.capabilities(&d.id))
+                .collect()
         });
         // Nobody listens any more where the answer came too late.
         let _ = send.send(answer);

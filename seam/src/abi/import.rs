@@ -49,7 +49,7 @@ fn check_header(path: &Path) -> SeamResult<()> {
         .map_err(|e| incompatible(format!("it cannot be loaded: {}", full_text(&e))))?;
     // SAFETY: the symbol is only read as a header, after its magic and size are checked.
     let symbol =
-        unsafe { library.get::<PluginHeader>(HEADER_SYMBOL.as_bytes()) }.map_err(|_| {
+        unsafe { library.get::<*const PluginHeader>(HEADER_SYMBOL.as_bytes()) }.map_err(|_| {
             incompatible(format!("it has no symbol `{HEADER_SYMBOL}`"))
                 .hint("it is not a Halfhitch plugin, or an incomplete one")
         })?;

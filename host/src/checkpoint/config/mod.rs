@@ -105,18 +105,19 @@ fn supported() -> String {
 /// A classifier or an embedding model shares its `model_type` with the language model, but was not
 /// made to write text.
 fn warn_of_other_heads(keys: &Keys<'_>, warnings: &mut Vec<String>) -> SeamResult<()> {
-    for class in keys.list("architectures")?.unwrap_or_default() {
-        if let Some(class) = class.as_str()
-            && !class.ends_with("ForCausalLM")
-        {
-            warnings.push(format!(
-                "architectures names {}, which is not a language model",
-                quoted(class)
-            ));
-        }
+    let classes = keys.list("architectures")?.unwrap_or_default();
+    if let Some(class) = classes.first().and_then(|class| class.as_str())
+        && !class.ends_with("ForCausalLM")
+    {
+        warnings.push(format!(
+            "architectures names {}, which is not a language model",
+            quoted(class)
+        ));
     }
     Ok(())
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;
