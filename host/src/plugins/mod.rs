@@ -98,7 +98,7 @@ impl Plugin {
                 Ok::<Arc<dyn ComputeBackend>, SeamError>(Arc::from(backend))
             })
             .cloned()
-            .map_err(|e| e.context(format!("plugin {}", checked.library.display())))
+            .map_err(|e: SeamError| e.context(format!("plugin {}", checked.library.display())))
     }
 }
 
