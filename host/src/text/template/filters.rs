@@ -94,6 +94,15 @@ pub(super) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
             None => Err(error("trim: not a text")),
         }
     });
+    filter!("int", |_budget, v: &Value, default: Option<Value>| {
+        Ok(to_int(v).map(int).or(default).unwrap_or_else(|| int(0)))
+    });
+    filter!("float", |_budget, v: &Value, default: Option<Value>| {
+        Ok(to_float(v)
+            .map(Value::from)
+            .or(default)
+            .unwrap_or_else(|| Value::from(0.0)))
+    });
     for name in ["length", "count"] {
         filter!(name, |_budget, v: &Value| length(v));
     }
@@ -276,6 +285,29 @@ fn round(value: &Value, args: &[Value]) -> Result<Value, Error> {
         other => return Err(error(format!("round: unknown method {other:?}"))),
     };
     Ok(rounded.into())
+}
+
+/// A number, or what a text spells; a fraction is cut off.
+fn to_int(value: &Value) -> Option<i128> {
+    let whole = |x: f64| (x.is_finite() && x.abs() < 1e38).then_some(x as i128);
+    match (Number::of(value), value.as_str()) {
+        (Some(Number::Int(n)), _) => Some(n),
+        (Some(Number::Float(x)), _) => whole(x),
+        (None, Some(s)) => s
+            .trim()
+            .parse()
+            .ok()
+            .or_else(|| whole(s.trim().parse().ok()?)),
+        _ => None,
+    }
+}
+
+fn to_float(value: &Value) -> Option<f64> {
+    match (Number::of(value), value.as_str()) {
+        (Some(n), _) => Some(n.float()),
+        (None, Some(s)) => s.trim().parse().ok(),
+        _ => None,
+    }
 }
 
 fn length(value: &Value) -> Result<Value, Error> {

@@ -26,17 +26,16 @@ struct Dumper<'b> {
 pub(super) fn dumps(budget: &Budget, value: &Value, kwargs: &Kwargs) -> Result<String, Error> {
     let flag = |name| kwargs.get::<Option<bool>>(name).map(|v| v.unwrap_or(false));
     let indent: Option<Value> = kwargs.get("indent")?;
-    let indent = match indent.filter(|v| !v.is_none() && !v.is_undefined()) {
-        None => None,
-        Some(v) => Some(match v.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(
-                v.as_i64()
-                    .map_or(0, |n| usize::try_from(n).unwrap_or(0))
-                    .min(MAX_INDENT + 1),
-            ),
-        }),
-    };
+    let indent = indent
+        .filter(|v| !v.is_none() && !v.is_undefined())
+        .map(|v| {
+            let width = v
+                .as_i64()
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(0);
+            v.as_str()
+                .map_or_else(|| " ".repeat(width.min(MAX_INDENT + 1)), str::to_owned)
+        });
     if indent.as_ref().is_some_and(|i| i.len() > MAX_INDENT) {
         return Err(error(format!("tojson: indent above {MAX_INDENT}")));
     }

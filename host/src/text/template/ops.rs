@@ -138,8 +138,10 @@ fn mul(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
         if is_list(value) {
             let items: Vec<Value> = value.try_iter()?.collect();
             budget.nodes(items.len().saturating_mul(times))?;
-            let all = std::iter::repeat_n(items, if times == 0 { 0 } else { times });
-            return Ok(Some(Value::from(all.flatten().collect::<Vec<_>>())));
+            // Nothing repeated is nothing, however often: it would cost time and count as none.
+            let times = if items.is_empty() { 0 } else { times };
+            let all = std::iter::repeat_n(items, times).flatten();
+            return Ok(Some(Value::from(all.collect::<Vec<_>>())));
         }
         Ok(None)
     };

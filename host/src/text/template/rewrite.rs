@@ -204,9 +204,12 @@ impl<'a> Rewriter<'a> {
                 call(ops::SLICE, args, span)
             }
             Expr::UnaryOp(u) => {
-                let op = match u.op {
-                    ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
-                    ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
+                // Unlike the other kinds of operator, this one cannot be copied.
+                let not = matches!(u.op, ast::UnaryOpKind::Not);
+                let op = if not {
+                    ast::UnaryOpKind::Not
+                } else {
+                    ast::UnaryOpKind::Neg
                 };
                 let node = ast::UnaryOp {
                     op,

@@ -94,13 +94,7 @@ fn parsed<T>(source: &str, then: impl FnOnce(&Stmt<'_>) -> SeamResult<T>) -> Sea
         ))
     };
     bounded(&source_text).map_err(invalid)?;
-    let template = parse(
-        &source_text,
-        "template",
-        SyntaxConfig::default(),
-        WHITESPACE,
-    )
-    .map_err(invalid)?;
+    let template = parse(&source_text, "template", SyntaxConfig, WHITESPACE).map_err(invalid)?;
     let template = rewrite::rewrite(&source_text, &template).map_err(|name| {
         broken(format!(
             "the chat template uses {{% {name} %}}, which is not supported"
@@ -112,7 +106,7 @@ fn parsed<T>(source: &str, then: impl FnOnce(&Stmt<'_>) -> SeamResult<T>) -> Sea
 /// Refuses what would nest too deep; the parser bounds only what it recurses on itself.
 fn bounded(source: &str) -> Result<(), Error> {
     let (mut run, mut elifs) = (0, 0);
-    for token in tokenize(source, false, SyntaxConfig::default(), WHITESPACE) {
+    for token in tokenize(source, false, SyntaxConfig, WHITESPACE) {
         match token?.0 {
             Token::BlockStart | Token::VariableStart => run = 0,
             Token::Ident("elif") => elifs += 1,
