@@ -23,6 +23,7 @@ mod output;
 mod plan;
 mod progress;
 mod prompt;
+mod values;
 
 use std::process::ExitCode;
 
