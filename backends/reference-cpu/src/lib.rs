@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `math` | the formulas, each a function over slices |
 //! | `weights` | matrices, dense or packed, and their products |
-//! | `model` | a model's weights in the shape of the computation |
+//! | `model`, `load` | a model's weights in the shape of the computation, and how they get there |
 //! | `cache` | keys and values of a sequence |
 //! | `forward` | the decoder |
 //! | `session` | sequences and the checks on what comes in |
@@ -17,6 +17,7 @@
 
 mod cache;
 mod forward;
+mod load;
 mod math;
 mod memory;
 mod model;

@@ -20,7 +20,7 @@
 //!
 //! # Reproducible
 //!
-//! Numbers come from ChaCha8 keyed by the seed; one is drawn for each token that is not greedy.
+//! Numbers come from ChaCha8, its key the seed in little-endian bytes, then zeros; one is drawn for each token that is not greedy.
 //! Arithmetic is f64 with an exponential that is the same on every platform, so the same logits and
 //! seed give the same tokens everywhere.
 

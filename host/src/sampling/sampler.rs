@@ -36,9 +36,12 @@ impl Sampler {
     /// As [`SamplingParams::validate`].
     pub fn new(params: SamplingParams) -> SeamResult<Self> {
         params.validate()?;
+        // Not `seed_from_u64`: how that spreads a number over the key is the library's to change.
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&params.seed.to_le_bytes());
         Ok(Self {
             params,
-            rng: ChaCha8Rng::seed_from_u64(params.seed),
+            rng: ChaCha8Rng::from_seed(key),
             seen: BTreeSet::new(),
         })
     }

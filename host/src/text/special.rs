@@ -56,6 +56,7 @@ impl SpecialTokens {
             for (name, token) in extra {
                 if let Some(text) = token_text(token)
                     && !self.named.contains_key(name)
+                    && is_identifier(name)
                 {
                     self.named.insert(name.clone(), text.into());
                 }
@@ -85,6 +86,11 @@ impl SpecialTokens {
     pub(super) fn template_variables(&self) -> &Map<String, Value> {
         &self.named
     }
+}
+
+/// Whether a template can spell the name.
+fn is_identifier(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
 /// A token's text, written as a string or as an object with `content`.

@@ -131,7 +131,17 @@ impl Tokenizer {
     /// # Errors
     /// `InvalidModel` where the decoder of the tokenizer fails.
     pub fn decode(&self, ids: &[TokenId], skip_special: bool) -> SeamResult<String> {
-        self.guarded("decode the tokens", || self.inner.decode(ids, skip_special))
+        // Filtered here, since some decoders of the crate cannot take an empty list.
+        let ids: Vec<TokenId> = ids
+            .iter()
+            .copied()
+            .filter(|&id| self.inner.id_to_token(id).is_some())
+            .filter(|&id| !(skip_special && self.is_special(id)))
+            .collect();
+        if ids.is_empty() {
+            return Ok(String::new());
+        }
+        self.guarded("decode the tokens", || self.inner.decode(&ids, false))
     }
 
     /// A decoder that is fed one token at a time and gives text as soon as it is certain.

@@ -36,6 +36,11 @@ pub(super) fn find(dir: &Path) -> SeamResult<BTreeMap<String, String>> {
     Ok(found)
 }
 
+/// One template, the default.
+pub(super) fn single(text: &str) -> SeamResult<BTreeMap<String, String>> {
+    entries(&Value::String(text.to_owned()))
+}
+
 /// Templates in files of their own.
 fn files(dir: &Path) -> SeamResult<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();

@@ -3,147 +3,20 @@
 //! Both give the same bits. A packed row is expanded by [`PackedRows::expand`] to the very values
 //! that the dense form holds, and then goes through the same inner product.
 
-use half::{bf16, f16};
-use halfhitch_seam::quant::unpack_row;
-use halfhitch_seam::{
-    AffineTensor, CancelToken, DType, ErrorCode, SeamError, SeamResult, Tensor, Weight,
-};
+mod packed;
+mod values;
+
+use halfhitch_seam::{CancelToken, SeamError, SeamResult, Weight};
 use rayon::prelude::*;
 
 use crate::math::dot::dot;
+use packed::{PackedRows, Scratch};
+use values::filled;
+
+pub use values::Values;
 
 /// Rows that one task of the thread pool takes at a time.
 const ROWS_PER_TASK: usize = 32;
-
-/// Numbers as f32: the checkpoint's own bytes where those are f32 and aligned, else a copy.
-#[derive(Debug)]
-pub enum Values {
-    /// Shared with the host (a mapped file); always f32 and aligned.
-    Shared(Tensor),
-    /// Converted at open.
-    Owned(Vec<f32>),
-}
-
-impl Values {
-    /// Brings a dense tensor to f32.
-    ///
-    /// # Errors
-    /// `OutOfMemory`, `Cancelled`.
-    pub fn from_tensor(tensor: &Tensor, cancel: &CancelToken) -> SeamResult<Self> {
-        if tensor.dtype() == DType::F32
-            && bytemuck::try_cast_slice::<u8, f32>(tensor.bytes()).is_ok()
-        {
-            return Ok(Self::Shared(tensor.clone()));
-        }
-        let size = tensor.dtype().size();
-        let bytes = tensor.bytes();
-        let convert = |start: usize, out: &mut [f32]| {
-            let part = &bytes[start * size..][..out.len() * size];
-            for (value, raw) in out.iter_mut().zip(part.chunks_exact(size)) {
-                *value = read_float(tensor.dtype(), raw);
-            }
-        };
-        filled(tensor.elements(), 1 << 16, cancel, convert).map(Self::Owned)
-    }
-
-    /// The numbers.
-    pub fn as_slice(&self) -> &[f32] {
-        match self {
-            Self::Shared(tensor) => bytemuck::cast_slice(tensor.bytes()),
-            Self::Owned(values) => values,
-        }
-    }
-}
-
-/// One little-endian number of a float type, widened exactly.
-fn read_float(dtype: DType, raw: &[u8]) -> f32 {
-    match (dtype, raw) {
-        (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-        (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-        (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
-        _ => unreachable!("the seam lets no dense weight of {dtype} through"),
-    }
-}
-
-/// A vector of `n` numbers that `fill(start, part)` writes, in parallel.
-fn filled(
-    n: usize,
-    per_task: usize,
-    cancel: &CancelToken,
-    fill: impl Fn(usize, &mut [f32]) + Sync,
-) -> SeamResult<Vec<f32>> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(n).map_err(|_| {
-        SeamError::new(
-            ErrorCode::OutOfMemory,
-            format!("no memory for a weight of {n} f32 values"),
-        )
-        .hint("try --quant packed or a smaller model")
-    })?;
-    out.resize(n, 0.0);
-    out.par_chunks_mut(per_task.max(1))
-        .enumerate()
-        .try_for_each(|(i, part)| {
-            cancel.check()?;
-            fill(i * per_task, part);
-            Ok(())
-        })?;
-    Ok(out)
-}
-
-/// A packed matrix, its bytes shared with the host.
-#[derive(Debug)]
-pub struct PackedRows {
-    tensor: AffineTensor,
-    columns: usize,
-}
-
-/// Room for one row on its way from packed to f32; one a thread, used again for every row.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    words: Vec<u32>,
-    quantised: Vec<u32>,
-    row: Vec<f32>,
-}
-
-impl PackedRows {
-    fn new(tensor: &AffineTensor) -> Self {
-        Self {
-            columns: tensor.shape()[1],
-            tensor: tensor.clone(),
-        }
-    }
-
-    /// Writes row `row` as f32: `q * scale + bias`, each operation rounded.
-    fn expand(&self, row: usize, scratch: &mut Scratch, out: &mut [f32]) {
-        let scheme = self.tensor.scheme();
-        let words = scheme.words_per_row(self.columns);
-        let groups = scheme.groups_per_row(self.columns);
-        let raw = &self.tensor.words().bytes()[row * words * 4..][..words * 4];
-        let (raw, _) = raw.as_chunks::<4>();
-        scratch.words.clear();
-        scratch
-            .words
-            .extend(raw.iter().map(|&word| u32::from_le_bytes(word)));
-        scratch.quantised.resize(self.columns, 0);
-        unpack_row(&scratch.words, scheme.bits, &mut scratch.quantised);
-
-        let size = scheme.scale_dtype.size();
-        let affine = |part: &Tensor, group: usize| {
-            let raw = &part.bytes()[(row * groups + group) * size..][..size];
-            read_float(scheme.scale_dtype, raw)
-        };
-        let group_size = scheme.group_size.get();
-        let values = scratch.quantised.chunks_exact(group_size);
-        for (group, (out, values)) in out.chunks_exact_mut(group_size).zip(values).enumerate() {
-            let scale = affine(self.tensor.scales(), group);
-            let bias = affine(self.tensor.biases(), group);
-            for (value, &q) in out.iter_mut().zip(values) {
-                *value = q as f32 * scale + bias;
-            }
-        }
-    }
-}
 
 /// A matrix `[rows, columns]`.
 #[derive(Debug)]
@@ -164,7 +37,8 @@ impl Matrix {
     /// dense f32 otherwise.
     ///
     /// # Errors
-    /// `OutOfMemory`, `Cancelled`; `Unsupported` for a form of storage that is not known here.
+    /// `OutOfMemory`, `Cancelled`; `Unsupported` for a form of storage that is not known here,
+    /// `InvalidModel` for one that is not of numbers.
     pub fn new(weight: &Weight, packed: bool, cancel: &CancelToken) -> SeamResult<Self> {
         let &[rows, columns] = weight.shape().as_slice() else {
             return Err(SeamError::invalid_model("a vector where a matrix belongs"));
@@ -172,6 +46,10 @@ impl Matrix {
         let store = match weight {
             Weight::Dense(tensor) => Store::Dense(Values::from_tensor(tensor, cancel)?),
             Weight::Affine(tensor) => {
+                let scales = tensor.scheme().scale_dtype;
+                if !scales.is_float() {
+                    return Err(SeamError::invalid_model(format!("scales of {scales}")));
+                }
                 let source = PackedRows::new(tensor);
                 if packed {
                     Store::Packed(source)
@@ -226,24 +104,26 @@ impl Matrix {
         by_row
             .par_chunks_mut((ROWS_PER_TASK * tokens).max(1))
             .enumerate()
-            .for_each_init(Scratch::default, |scratch, (task, out)| {
-                for (i, out) in out.chunks_exact_mut(tokens).enumerate() {
-                    let row = task * ROWS_PER_TASK + i;
-                    match &self.store {
-                        Store::Dense(values) => {
-                            let start = row * self.columns;
-                            against(&values.as_slice()[start..][..self.columns], out);
-                        }
-                        Store::Packed(packed) => {
-                            let mut values = std::mem::take(&mut scratch.row);
-                            values.resize(self.columns, 0.0);
-                            packed.expand(row, scratch, &mut values);
-                            against(&values, out);
-                            scratch.row = values;
+            .for_each_init(
+                Default::default,
+                |room: &mut (Scratch, Vec<f32>), (task, out)| {
+                    for (i, out) in out.chunks_exact_mut(tokens).enumerate() {
+                        let row = task * ROWS_PER_TASK + i;
+                        match &self.store {
+                            Store::Dense(values) => {
+                                let start = row * self.columns;
+                                against(&values.as_slice()[start..][..self.columns], out);
+                            }
+                            Store::Packed(packed) => {
+                                let (scratch, values) = &mut *room;
+                                values.resize(self.columns, 0.0);
+                                packed.expand(row, scratch, values);
+                                against(values, out);
+                            }
                         }
                     }
-                }
-            });
+                },
+            );
         if tokens == 1 {
             return by_row;
         }
@@ -283,9 +163,11 @@ impl Linear {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use half::{bf16, f16};
     use halfhitch_seam::quant::pack_row;
-    use halfhitch_seam::{AffineScheme, Bits, GroupSize};
+    use halfhitch_seam::{AffineScheme, AffineTensor, Bits, DType, ErrorCode, GroupSize, Tensor};
+
+    use super::*;
 
     fn bytes_of(dtype: DType, values: &[f32]) -> Vec<u8> {
         values
@@ -367,18 +249,6 @@ mod tests {
             linear.apply(&[1.0, 1.0, 1.0, 2.0, 0.0, -1.0]),
             [16.0, 23.0, 9.0, 16.0]
         );
-    }
-
-    #[test]
-    fn aligned_f32_is_shared_and_all_else_converted() {
-        let cancel = CancelToken::new();
-        let tensor = Tensor::from_f32(vec![2], &[1.0, 2.0]).unwrap();
-        let shared = Values::from_tensor(&tensor, &cancel).unwrap();
-        assert_eq!(shared.as_slice().as_ptr().cast(), tensor.bytes().as_ptr());
-        let half = bytes_of(DType::BF16, &[1.5, -2.0]);
-        let half = Tensor::new(DType::BF16, vec![2], half.into()).unwrap();
-        let owned = Values::from_tensor(&half, &cancel).unwrap();
-        assert_eq!(owned.as_slice(), [1.5, -2.0]);
     }
 
     #[test]

@@ -1,0 +1,264 @@
+//! From graph text to a module that the runtime loads: the compiler as a child process, behind a
+//! cache.
+
+pub mod cache;
+mod child;
+pub mod target;
+pub mod tool;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use halfhitch_seam::{CancelToken, Control, ErrorCode, Event, SeamError, SeamResult, Stage};
+use parking_lot::Mutex;
+
+pub use cache::{Cache, Entry};
+pub use target::Target;
+pub use tool::{Places, Tool};
+
+/// How often a waiting caller hears that work goes on.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Most compilers at once: each takes a core and some hundred megabytes.
+const AT_ONCE: usize = 4;
+
+/// How modules are compiled and kept.
+#[derive(Clone, Debug)]
+pub struct CompilerOptions {
+    /// Where the compiler is looked for.
+    pub places: Places,
+    /// The version it must have: the runtime's.
+    pub version: String,
+    /// Folder of the cache; none is used where this is `None`.
+    pub cache: Option<PathBuf>,
+    /// Most bytes of the cache.
+    pub cache_limit: u64,
+    /// Longest time for one module.
+    pub time_limit: Duration,
+}
+
+impl CompilerOptions {
+    /// The default cache of at most 4 GiB, and 15 minutes a module, or what
+    /// `HALFHITCH_COMPILE_TIMEOUT` says in seconds.
+    pub fn from_environment(version: &str) -> Self {
+        let seconds = std::env::var("HALFHITCH_COMPILE_TIMEOUT").ok();
+        let seconds = seconds.and_then(|s| s.parse().ok()).filter(|&s| s > 0);
+        Self {
+            places: Places::from_environment(),
+            version: version.to_owned(),
+            cache: Cache::default_root(),
+            cache_limit: 4 << 30,
+            time_limit: Duration::from_secs(seconds.unwrap_or(900)),
+        }
+    }
+}
+
+/// A compiler that was found, with its cache.
+pub struct Compiler {
+    tool: Tool,
+    cache: Option<Cache>,
+    time_limit: Duration,
+}
+
+impl Compiler {
+    /// Finds the compiler and opens the cache. A cache that cannot be made or written is done
+    /// without, with a note; one that others can write is refused.
+    ///
+    /// # Errors
+    /// `NotFound` or `Incompatible` for the compiler; `InvalidInput` for a cache that cannot be trusted.
+    pub fn open(options: &CompilerOptions, control: &Control<'_>) -> SeamResult<Self> {
+        let path = options.places.find()?;
+        let cache = match &options.cache {
+            None => None,
+            Some(root) => match Cache::open(root, options.cache_limit) {
+                Ok(cache) => Some(cache),
+                Err(e) if e.code == ErrorCode::InvalidInput => return Err(e),
+                Err(e) => {
+                    note(control, &format!("compiled code is not kept: {e}"));
+                    None
+                }
+            },
+        };
+        let tool = tool::identify(&path, &options.version, cache.as_ref())?;
+        Ok(Self {
+            tool,
+            cache,
+            time_limit: options.time_limit,
+        })
+    }
+
+    /// The compiler's identity.
+    pub const fn tool(&self) -> &Tool {
+        &self.tool
+    }
+
+    /// Modules of several graphs, in their order, several at once. Progress counts modules and beats
+    /// while it waits.
+    ///
+    /// # Errors
+    /// `Cancelled`; `Backend` with the first diagnostic; `Io`. After the first error the rest is
+    /// stopped.
+    pub fn compile(
+        &self,
+        graphs: &[String],
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<Vec<Vec<u8>>> {
+        control.cancel.check()?;
+        let total = graphs.len() as u64;
+        control.progress(Stage::Compile, 0, total);
+        let results: Vec<Mutex<Option<SeamResult<Vec<u8>>>>> =
+            graphs.iter().map(|_| Mutex::new(None)).collect();
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(0u64));
+        let failed = CancelToken::new();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let work = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(graph) = graphs.get(i) else { return };
+                let mut beat = Instant::now();
+                let mut tick = || {
+                    control.cancel.check()?;
+                    failed.check()?;
+                    if beat.elapsed() > HEARTBEAT {
+                        beat = Instant::now();
+                        let done = done.lock();
+                        control.progress(Stage::Compile, *done, total);
+                    }
+                    Ok(())
+                };
+                let result = tick().and_then(|()| self.one(graph, target, control, &mut tick));
+                if result.is_err() {
+                    failed.cancel();
+                } else {
+                    let mut done = done.lock();
+                    *done += 1;
+                    control.progress(Stage::Compile, *done, total);
+                }
+                *results[i].lock() = Some(result);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..graphs.len().min(cores).min(AT_ONCE) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        control.cancel.check()?;
+        let mut modules = Vec::with_capacity(graphs.len());
+        let mut first_error = None;
+        for result in results {
+            match result.into_inner() {
+                Some(Ok(module)) => modules.push(module),
+                // Those that were stopped because another failed say less than that one.
+                Some(Err(e)) if e.code != ErrorCode::Cancelled || first_error.is_none() => {
+                    first_error = Some(e);
+                }
+                _ => {}
+            }
+        }
+        match first_error {
+            Some(e) => Err(e),
+            None => Ok(modules),
+        }
+    }
+
+    fn one(
+        &self,
+        graph: &str,
+        target: &Target,
+        control: &Control<'_>,
+        tick: &mut dyn FnMut() -> SeamResult<()>,
+    ) -> SeamResult<Vec<u8>> {
+        let flags = target.flags.join("\n");
+        let key = cache::key(&[
+            graph.as_bytes(),
+            flags.as_bytes(),
+            target.machine.as_bytes(),
+            self.tool.content.as_bytes(),
+            self.tool.version.as_bytes(),
+        ]);
+        let Some(cache) = &self.cache else {
+            return self.run(graph, target, &key, tick);
+        };
+        if let Some(module) = cache.get(&key) {
+            return Ok(module);
+        }
+        let _lock = cache.lock(&key, tick)?;
+        if let Some(module) = cache.get(&key) {
+            return Ok(module);
+        }
+        let module = self.run(graph, target, &key, tick)?;
+        if let Err(e) = cache.put(&key, &module) {
+            note(control, &format!("compiled code is not kept: {e}"));
+        }
+        Ok(module)
+    }
+
+    fn run(
+        &self,
+        graph: &str,
+        target: &Target,
+        key: &str,
+        tick: &mut dyn FnMut() -> SeamResult<()>,
+    ) -> SeamResult<Vec<u8>> {
+        let folder = tempfile::Builder::new()
+            .prefix("halfhitch-compile-")
+            .tempdir()
+            .map_err(|e| {
+                SeamError::new(ErrorCode::Io, format!("no temporary folder: {e}"))
+                    .hint("free some space, or set TMPDIR to another folder")
+            })?;
+        let input = folder.path().join("graph.mlir");
+        let output = folder.path().join("module.vmfb");
+        let log = folder.path().join("compile.log");
+        fs::write(&input, graph).map_err(|e| {
+            SeamError::new(ErrorCode::Io, format!("{}: {e}", input.display()))
+                .hint("free some space, or set TMPDIR to another folder")
+        })?;
+        let run = child::Run {
+            tool: &self.tool.path,
+            flags: &target.flags,
+            input: &input,
+            output: &output,
+            log: &log,
+            limit: self.time_limit,
+        };
+        match run.run(tick) {
+            Ok(()) => child::read(&output),
+            Err(e) if e.code == ErrorCode::Backend && log.is_file() => {
+                Err(self.keep_log(e, folder, key))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Keeps the log of a failure where the error says: in the cache, else where it is.
+    fn keep_log(&self, error: SeamError, folder: tempfile::TempDir, key: &str) -> SeamError {
+        let log = folder.path().join("compile.log");
+        let advice = match &error.hint {
+            Some(hint) if !hint.contains("log") => format!("{hint}; "),
+            _ => String::new(),
+        };
+        let hint = |path: &std::path::Path| format!("{advice}the full log is {}", path.display());
+        let kept = self.cache.as_ref().map(|c| c.log_path(key));
+        match kept.filter(|kept| fs::copy(&log, kept).is_ok()) {
+            Some(kept) => error.hint(hint(&kept)),
+            None => {
+                let log = folder.keep().join("compile.log");
+                error.hint(hint(&log))
+            }
+        }
+    }
+}
+
+fn note(control: &Control<'_>, text: &str) {
+    control.observer.on_event(Event::Note(text.to_owned()));
+}
+
+/// Lower-case hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,271 @@
+//! Finding `iree-compile`, and knowing which one it is.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::UNIX_EPOCH;
+
+use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::cache::Cache;
+use super::hex;
+
+const FIX: &str = "run `make iree-runtime`, or name one in HALFHITCH_IREE_COMPILE";
+
+/// A compiler that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// The executable.
+    pub path: PathBuf,
+    /// Its version, `3.13.0`.
+    pub version: String,
+    /// Hash of the executable and of the library beside it.
+    pub content: String,
+}
+
+/// Where to look, in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// A file that was named outright; nothing else is tried then.
+    pub named: Option<PathBuf>,
+    /// A checkout of this project, whose pinned tools are used.
+    pub checkout: Option<PathBuf>,
+    /// Folders of the search path.
+    pub path: Vec<PathBuf>,
+}
+
+impl Places {
+    /// From `HALFHITCH_IREE_COMPILE`, the checkout that this executable was built in, and `PATH`.
+    /// The working directory is never looked at.
+    pub fn from_environment() -> Self {
+        let named = std::env::var_os("HALFHITCH_IREE_COMPILE").filter(|v| !v.is_empty());
+        let exe = std::env::current_exe().unwrap_or_default();
+        let checkout = exe
+            .ancestors()
+            .find(|folder| folder.join("csrc/build-runtime.sh").is_file());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self {
+            named: named.map(PathBuf::from),
+            checkout: checkout.map(Path::to_owned),
+            path: std::env::split_paths(&path)
+                .filter(|folder| folder.is_absolute())
+                .collect(),
+        }
+    }
+
+    /// The first `iree-compile` there is.
+    ///
+    /// # Errors
+    /// `NotFound`, with the fix.
+    pub fn find(&self) -> SeamResult<PathBuf> {
+        if let Some(named) = &self.named {
+            return named.is_file().then(|| named.clone()).ok_or_else(|| {
+                missing(format!(
+                    "HALFHITCH_IREE_COMPILE names {}, which is no file",
+                    named.display()
+                ))
+            });
+        }
+        let pinned = self.checkout.iter().flat_map(|c| pinned_tools(c));
+        let on_path = self.path.iter().map(|folder| folder.join("iree-compile"));
+        pinned
+            .chain(on_path)
+            .find(|candidate| candidate.is_file())
+            .ok_or_else(|| missing("the IREE compiler `iree-compile` is not there".into()))
+    }
+}
+
+fn missing(message: String) -> SeamError {
+    SeamError::new(ErrorCode::NotFound, message).hint(FIX)
+}
+
+/// Compilers in a checkout's `.cache/<tools>/<environment>`, newest first.
+fn pinned_tools(checkout: &Path) -> Vec<PathBuf> {
+    let folders = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut found: Vec<_> = entries.map(|e| e.path()).collect();
+        found.sort();
+        found.reverse();
+        found
+    };
+    folders(&checkout.join(".cache"))
+        .iter()
+        .flat_map(|tools| folders(tools))
+        .flat_map(|environment| folders(&environment.join("lib")))
+        .map(|python| python.join("site-packages/iree/compiler/_mlir_libs/iree-compile"))
+        .filter(|tool| tool.is_file())
+        .collect()
+}
+
+/// What is kept about a compiler, so that it is hashed once.
+#[derive(Serialize, Deserialize)]
+struct Memo {
+    version: String,
+    content: String,
+}
+
+/// Looks a compiler's version and content up, and refuses one that is not `wanted`. What was learnt
+/// is kept in `cache`, by path, size and time of change.
+///
+/// # Errors
+/// `Incompatible` for another version; `NotFound` where it cannot be run.
+pub fn identify(path: &Path, wanted: &str, cache: Option<&Cache>) -> SeamResult<Tool> {
+    let stamp = stamp(path)?;
+    let kept = cache.and_then(|c| c.read_note(&stamp));
+    let memo = match kept.and_then(|text| serde_json::from_slice::<Memo>(&text).ok()) {
+        Some(memo) => memo,
+        None => {
+            let memo = Memo {
+                version: version(path)?,
+                content: content(path)?,
+            };
+            if let (Some(cache), Ok(text)) = (cache, serde_json::to_vec(&memo)) {
+                // A cache that takes no notes costs time only.
+                let _ = cache.write_note(&stamp, &text);
+            }
+            memo
+        }
+    };
+    if memo.version != wanted {
+        return Err(SeamError::new(
+            ErrorCode::Incompatible,
+            format!(
+                "{} is version {}, the IREE runtime is {wanted}",
+                path.display(),
+                memo.version
+            ),
+        )
+        .hint(FIX));
+    }
+    Ok(Tool {
+        path: path.to_owned(),
+        version: memo.version,
+        content: memo.content,
+    })
+}
+
+/// The executable, and its library where there is one beside it.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let mut parts = vec![path.to_owned()];
+    for name in ["libIREECompiler.so", "libIREECompiler.dylib", "iree-lld"] {
+        parts.extend(path.parent().map(|p| p.join(name)).filter(|p| p.is_file()));
+    }
+    parts
+}
+
+fn stamp(path: &Path) -> SeamResult<String> {
+    let mut hash = Sha256::new();
+    for part in parts(path) {
+        let data = fs::metadata(&part).map_err(|e| unusable(&part, &e))?;
+        let changed = data.modified().ok();
+        let changed = changed.and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        hash.update(part.as_os_str().as_encoded_bytes());
+        hash.update(data.len().to_le_bytes());
+        hash.update(changed.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn content(path: &Path) -> SeamResult<String> {
+    let mut hash = Sha256::new();
+    let mut block = vec![0; 1 << 20];
+    for part in parts(path) {
+        let mut file = fs::File::open(&part).map_err(|e| unusable(&part, &e))?;
+        loop {
+            match file.read(&mut block).map_err(|e| unusable(&part, &e))? {
+                0 => break,
+                n => hash.update(&block[..n]),
+            }
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn version(path: &Path) -> SeamResult<String> {
+    let output = Command::new(path)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| unusable(path, &e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse_version(&text).ok_or_else(|| {
+        SeamError::new(
+            ErrorCode::Incompatible,
+            format!("{} does not tell its version", path.display()),
+        )
+        .hint(FIX)
+    })
+}
+
+/// `IREE compiler version 3.13.0rc2026 @ ...` is `3.13.0`.
+fn parse_version(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("compiler version ")?;
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(rest.len());
+    let version = rest[..end].trim_end_matches('.');
+    (version.split('.').count() == 3).then(|| version.to_owned())
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> SeamError {
+    SeamError::new(
+        ErrorCode::NotFound,
+        format!("cannot use the compiler {}: {error}", path.display()),
+    )
+    .hint(FIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_with_and_without_a_suffix() {
+        for (text, want) in [
+            (
+                "IREE (https://iree.dev):\n  IREE compiler version 3.13.0rc20261016 @ 89ec\n",
+                Some("3.13.0"),
+            ),
+            ("  IREE compiler version 3.12.1 @ 89ec\n", Some("3.12.1")),
+            ("something else", None),
+            ("IREE compiler version rc", None),
+        ] {
+            assert_eq!(parse_version(text).as_deref(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_named_compiler_that_is_not_there_is_an_error_with_the_fix() {
+        let places = Places {
+            named: Some("/nonexistent/iree-compile".into()),
+            ..Places::default()
+        };
+        let e = places.find().unwrap_err();
+        assert_eq!(e.code, ErrorCode::NotFound);
+        assert!(e.to_string().contains("make iree-runtime"), "{e}");
+        assert!(Places::default().find().is_err());
+    }
+
+    #[test]
+    fn the_checkouts_pinned_compiler_is_found_before_the_path() {
+        let checkout = tempfile::tempdir().unwrap();
+        let bin = checkout
+            .path()
+            .join(".cache/tools/requirements-py312-ab/lib/python3.12/site-packages/iree/compiler/_mlir_libs");
+        fs::create_dir_all(&bin).unwrap();
+        let on_path = checkout.path().join("bin");
+        fs::create_dir_all(&on_path).unwrap();
+        fs::write(on_path.join("iree-compile"), "").unwrap();
+        let places = Places {
+            named: None,
+            checkout: Some(checkout.path().into()),
+            path: vec![on_path.clone()],
+        };
+        assert_eq!(places.find().unwrap(), on_path.join("iree-compile"));
+        fs::write(bin.join("iree-compile"), "").unwrap();
+        assert_eq!(places.find().unwrap(), bin.join("iree-compile"));
+    }
+}

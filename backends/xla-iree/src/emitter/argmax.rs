@@ -1,0 +1,65 @@
+//! The greedy choice on the device: the largest logit, of equal ones the lowest token.
+//!
+//! Two reductions over at most 128 and then the rest: a single long one does not lower on every
+//! target.
+
+use super::builder::{Builder, Reduce, Value};
+use super::types::{Elem, TensorType};
+
+const BLOCK: usize = 128;
+
+/// i32 `[rows, 2]` of f32 logits `[rows, vocabulary]`: the choice, and how many of the row's logits
+/// are not finite. With any such the choice means nothing.
+pub fn choose(b: &mut Builder, logits: &Value) -> Value {
+    let [rows, vocabulary] = logits.sizes()[..] else {
+        panic!("logits of {}", logits.ty());
+    };
+    let bad = count_not_finite(b, logits);
+    let blocks = vocabulary.div_ceil(BLOCK);
+    let padded = b.pad_last(logits, f32::NEG_INFINITY, blocks * BLOCK - vocabulary);
+    let padded = b.reshape(&padded, &[rows, blocks, BLOCK]);
+    let ids = b.iota(Elem::I32, &[blocks * BLOCK], 0);
+    let ids = b.reshape(&ids, &[blocks, BLOCK]);
+    let ids = b.broadcast(&ids, &[1, 2], &[rows, blocks, BLOCK]);
+    let (largest, ids) = reduce_pairs(b, &padded, &ids, 2);
+    let (_, ids) = reduce_pairs(b, &largest, &ids, 1);
+    let ids = b.reshape(&ids, &[rows, 1]);
+    let bad = b.reshape(&bad, &[rows, 1]);
+    b.concatenate(&[ids, bad], 1)
+}
+
+fn count_not_finite(b: &mut Builder, x: &Value) -> Value {
+    let flags = TensorType::new(Elem::I1, x.dims());
+    let text = format!("stablehlo.is_finite {x} : ({}) -> {flags}", x.ty());
+    let finite = b.emit(flags, format_args!("{text}"));
+    let bad = b.unary("not", &finite);
+    let bad = b.convert(&bad, Elem::I32);
+    b.reduce(Reduce::Add, &bad, &[1])
+}
+
+/// Largest value over `dim`, with its id; of equal values the lowest id.
+fn reduce_pairs(b: &mut Builder, values: &Value, ids: &Value, dim: usize) -> (Value, Value) {
+    let mut dims = values.sizes();
+    dims.remove(dim);
+    let least = b.splat(f32::NEG_INFINITY, Elem::F32, &[]);
+    let none = b.splat_int(i64::from(i32::MAX), Elem::I32, &[]);
+    let largest = TensorType::fixed(Elem::F32, &dims);
+    let id = TensorType::fixed(Elem::I32, &dims);
+    let text = format!(
+        "stablehlo.reduce({values} init: {least}), ({ids} init: {none}) across dimensions = [{dim}] : ({}, {}, tensor<f32>, tensor<i32>) -> ({}, {})
+      reducer(%a0: tensor<f32>, %a1: tensor<f32>) (%j0: tensor<i32>, %j1: tensor<i32>) {{
+        %gt = stablehlo.compare GT, %a0, %a1 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        %eq = stablehlo.compare EQ, %a0, %a1 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        %max = stablehlo.maximum %a0, %a1 : tensor<f32>
+        %low = stablehlo.minimum %j0, %j1 : tensor<i32>
+        %one = stablehlo.select %gt, %j0, %j1 : tensor<i1>, tensor<i32>
+        %id = stablehlo.select %eq, %low, %one : tensor<i1>, tensor<i32>
+        stablehlo.return %max, %id : tensor<f32>, tensor<i32>
+      }}",
+        values.ty(),
+        ids.ty(),
+        largest,
+        id,
+    );
+    b.emit_pair([largest, id], format_args!("{text}"))
+}

@@ -1,0 +1,265 @@
+//! Self-attention over a cache that grows in place.
+//!
+//! The cache's capacity and the live context are dimensions known only when the graph runs: one
+//! compiled function serves every context length, and reads no more of a cache than is live.
+
+use halfhitch_seam::LayerWeight;
+use halfhitch_seam::model::{AttentionSpec, QkNorm, QkNormScope};
+
+use super::builder::{Index, Scalar, Value};
+use super::contraction::project;
+use super::graph::{Function, layer_weight};
+use super::linalg::Operand;
+use super::norm::{NormWeights, norm};
+use super::rope;
+use super::types::{Dim, Elem};
+
+/// Rows of a step that belong to one sequence: consecutive positions of it.
+#[derive(Clone, Copy)]
+pub struct Lane {
+    /// First row in the step.
+    pub first: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Position of the first row in the sequence.
+    pub position: Scalar,
+    /// The same as an index.
+    pub start: Index,
+    /// `position + rows`: the extent of the context that the last row sees.
+    pub live: Dim,
+}
+
+/// A lane's keys and values of one layer.
+#[derive(Clone)]
+pub struct Cache {
+    /// `[capacity, kv_heads, head_dim]`.
+    pub keys: Value,
+    /// `[capacity, kv_heads, head_dim]`.
+    pub values: Value,
+}
+
+/// Attention's output `[rows, hidden]` of normed f32 `h` `[rows, hidden]`; `caches` (one a lane) are
+/// replaced by what they are after the step. `table` is the rope's rows for this step.
+pub fn attention(
+    f: &mut Function<'_>,
+    layer: usize,
+    h: &Value,
+    spec: &AttentionSpec,
+    table: Option<&Value>,
+    lanes: &[Lane],
+    caches: &mut [Cache],
+) -> Value {
+    use LayerWeight as W;
+    let id = |weight| layer_weight(layer, weight);
+    let bias = |weight| spec.qkv_bias.then(|| id(weight));
+    let rows = h.sizes()[0];
+    let q = project(f, h, id(W::Query), bias(W::QueryBias));
+    let k = project(f, h, id(W::Key), bias(W::KeyBias));
+    let v = project(f, h, id(W::Value), bias(W::ValueBias));
+    let query_norm = [W::QueryNorm, W::QueryNormBias];
+    let key_norm = [W::KeyNorm, W::KeyNormBias];
+    let mut q = split_heads(f, layer, &q, spec.heads, spec, query_norm);
+    let mut k = split_heads(f, layer, &k, spec.kv_heads, spec, key_norm);
+    if let (Some(rope), Some(table)) = (&spec.rope, table) {
+        q = rope::rotate(&mut f.b, &q, table, rope);
+        k = rope::rotate(&mut f.b, &k, table, rope);
+    }
+    let v = f.b.reshape(&v, &[rows, spec.kv_heads, spec.head_dim]);
+    let mut outputs = Vec::with_capacity(lanes.len());
+    for (lane, cache) in lanes.iter().zip(caches) {
+        let own = |f: &mut Function<'_>, x: &Value| {
+            let x = f.b.slice(x, 0, lane.first, lane.first + lane.rows);
+            let stored = f.source.plan.kv_dtype.into();
+            f.b.convert(&x, stored)
+        };
+        let (new_keys, new_values) = (own(f, &k), own(f, &v));
+        cache.keys = f.b.write_rows(&new_keys, &cache.keys, lane.start);
+        cache.values = f.b.write_rows(&new_values, &cache.values, lane.start);
+        let q = f.b.slice(&q, 0, lane.first, lane.first + lane.rows);
+        outputs.push(attend(f, &q, cache, spec, lane));
+    }
+    let joined = f.b.concatenate(&outputs, 0);
+    let joined = f.b.reshape(&joined, &[rows, spec.query_width()]);
+    let bias = spec.output_bias.then(|| id(W::OutputBias));
+    project(f, &joined, id(W::Output), bias)
+}
+
+/// `[rows, heads, head_dim]`, normed where the layer norms queries and keys.
+fn split_heads(
+    f: &mut Function<'_>,
+    layer: usize,
+    x: &Value,
+    heads: usize,
+    spec: &AttentionSpec,
+    [weight, bias]: [LayerWeight; 2],
+) -> Value {
+    let split = [x.sizes()[0], heads, spec.head_dim];
+    let ids = NormWeights {
+        weight: layer_weight(layer, weight),
+        bias: layer_weight(layer, bias),
+    };
+    match spec.qk_norm {
+        None => f.b.reshape(x, &split),
+        Some(QkNorm {
+            scope: QkNormScope::Head,
+            norm: formula,
+        }) => {
+            let x = f.b.reshape(x, &split);
+            norm(f, &x, &formula, ids)
+        }
+        Some(QkNorm {
+            scope: QkNormScope::All,
+            norm: formula,
+        }) => {
+            let x = norm(f, x, &formula, ids);
+            f.b.reshape(&x, &split)
+        }
+    }
+}
+
+/// One lane: f32 q `[rows, heads, head_dim]` over the live part of its cache, `[rows, heads, head_dim]`.
+fn attend(
+    f: &mut Function<'_>,
+    q: &Value,
+    cache: &Cache,
+    spec: &AttentionSpec,
+    lane: &Lane,
+) -> Value {
+    let b = &mut f.b;
+    let stored: Elem = f.source.plan.kv_dtype.into();
+    let (rows, kv, width) = (lane.rows, spec.kv_heads, spec.head_dim);
+    let per_kv = spec.heads / kv;
+    let keys = b.rows(&cache.keys, None, lane.live);
+    let values = b.rows(&cache.values, None, lane.live);
+    let q = b.reshape(q, &[rows, kv, per_kv, width]);
+    // Loop dimensions: kv head, row, head of the group, context, width.
+    let loops = [
+        kv.into(),
+        rows.into(),
+        per_kv.into(),
+        lane.live,
+        width.into(),
+    ];
+    let outer = [0, 1, 2];
+    let scores = b.generic(
+        &loops,
+        &[
+            Operand {
+                value: &q,
+                dims: &[1, 0, 2, 4],
+            },
+            Operand {
+                value: &keys,
+                dims: &[3, 0, 4],
+            },
+        ],
+        &[0, 1, 2, 3],
+        0.0,
+        |body, e| {
+            let key = body.widen(&e[1], stored);
+            let product = body.arith("mulf", &e[0], &key);
+            body.arith("addf", &e[2], &product)
+        },
+    );
+    let (scale, cap, position) = (spec.scale, spec.softcap, lane.position);
+    let furthest = spec.window.map(|w| w as i64 - 1);
+    let masked = b.generic(
+        &loops[..4],
+        &[Operand {
+            value: &scores,
+            dims: &[0, 1, 2, 3],
+        }],
+        &[0, 1, 2, 3],
+        0.0,
+        |body, e| {
+            let factor = body.constant(scale);
+            let mut score = body.arith("mulf", &e[0], &factor);
+            if let Some(cap) = cap {
+                let cap = body.constant(cap);
+                let ratio = body.arith("divf", &score, &cap);
+                let bent = body.math("tanh", &ratio);
+                score = body.arith("mulf", &cap, &bent);
+            }
+            let row = body.position(1, Some(position));
+            let column = body.position(3, None);
+            let distance = body.minus(&row, &column);
+            let visible = body.within(&distance, 0, furthest);
+            let hidden = body.constant(f32::MIN);
+            body.select(&visible, &score, &hidden)
+        },
+    );
+    let masked_operand = Operand {
+        value: &masked,
+        dims: &[0, 1, 2, 3],
+    };
+    let largest = b.generic(
+        &loops[..4],
+        &[masked_operand],
+        &outer,
+        f32::MIN,
+        |body, e| body.arith("maximumf", &e[1], &e[0]),
+    );
+    // Without this the two passes become one kernel with a context-sized buffer on the stack.
+    let largest = b.barrier(&largest);
+    let weights = b.generic(
+        &loops[..4],
+        &[
+            Operand {
+                value: &masked,
+                dims: &[0, 1, 2, 3],
+            },
+            Operand {
+                value: &largest,
+                dims: &outer,
+            },
+        ],
+        &[0, 1, 2, 3],
+        0.0,
+        |body, e| {
+            let below = body.arith("subf", &e[0], &e[1]);
+            body.math("exp", &below)
+        },
+    );
+    let weight_operand = || Operand {
+        value: &weights,
+        dims: &[0, 1, 2, 3],
+    };
+    let total = b.generic(&loops[..4], &[weight_operand()], &outer, 0.0, |body, e| {
+        body.arith("addf", &e[1], &e[0])
+    });
+    let sums = b.generic(
+        &loops,
+        &[
+            weight_operand(),
+            Operand {
+                value: &values,
+                dims: &[3, 0, 4],
+            },
+        ],
+        &[1, 0, 2, 4],
+        0.0,
+        |body, e| {
+            let value = body.widen(&e[1], stored);
+            let product = body.arith("mulf", &e[0], &value);
+            body.arith("addf", &e[2], &product)
+        },
+    );
+    let out: [Dim; 4] = [rows.into(), kv.into(), per_kv.into(), width.into()];
+    let mean = b.generic(
+        &out,
+        &[
+            Operand {
+                value: &sums,
+                dims: &[0, 1, 2, 3],
+            },
+            Operand {
+                value: &total,
+                dims: &[1, 0, 2],
+            },
+        ],
+        &[0, 1, 2, 3],
+        0.0,
+        |body, e| body.arith("divf", &e[0], &e[1]),
+    );
+    b.reshape(&mean, &[rows, spec.heads, width])
+}

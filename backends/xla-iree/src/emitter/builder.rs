@@ -1,0 +1,555 @@
+//! A typed builder of StableHLO functions.
+//!
+//! Every value carries its element type and shape, and every operation checks its operands' before
+//! it writes a line, so that a wrong graph fails in a Rust test and not in the compiler. A failed
+//! check is a mistake of the emitter: it panics, and no input reaches it (specs and plans are
+//! validated before a graph is built).
+//!
+//! Text is deterministic: values are numbered in the order of their making, constants are shared.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use super::types::{Dim, Elem, TensorType};
+
+/// A tensor in a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    name: String,
+    ty: TensorType,
+}
+
+impl Value {
+    /// Its type.
+    pub const fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Its element type.
+    pub const fn elem(&self) -> Elem {
+        self.ty.elem
+    }
+
+    /// Its extents.
+    pub fn dims(&self) -> &[Dim] {
+        &self.ty.dims
+    }
+
+    /// Its extents, all static.
+    pub fn sizes(&self) -> Vec<usize> {
+        self.ty.sizes()
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// An i32 that the host passes by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scalar(u32);
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// A size or offset that is known when the graph runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Index(u32);
+
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// A reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Sum, from 0.
+    Add,
+    /// Largest, from minus infinity.
+    Max,
+}
+
+/// A contraction of two tensors over dimensions named in pairs; see [`Builder::dot`].
+#[derive(Clone, Copy, Debug)]
+pub struct DotDims<'a> {
+    /// Dimensions that both have and that are kept, first in the result.
+    pub batch: (&'a [usize], &'a [usize]),
+    /// Dimensions that are summed over.
+    pub contract: (&'a [usize], &'a [usize]),
+}
+
+/// Builds one function.
+pub struct Builder {
+    name: String,
+    arguments: Vec<String>,
+    body: String,
+    next: u32,
+    next_symbol: u32,
+    extents: BTreeMap<u32, Index>,
+    constants: BTreeMap<String, Value>,
+}
+
+impl Builder {
+    /// Starts a function.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            arguments: Vec::new(),
+            body: String::new(),
+            next: 0,
+            next_symbol: 0,
+            extents: BTreeMap::new(),
+            constants: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a tensor argument.
+    pub fn argument(&mut self, ty: TensorType) -> Value {
+        let value = self.fresh(ty);
+        self.arguments.push(format!("{value}: {}", value.ty));
+        value
+    }
+
+    /// Adds an i32 argument that is passed by value.
+    pub fn scalar_argument(&mut self) -> Scalar {
+        let scalar = Scalar(self.fresh_id());
+        self.arguments.push(format!("{scalar}: i32"));
+        scalar
+    }
+
+    /// A dynamic extent of arguments, equal to no other.
+    pub fn symbol(&mut self) -> Dim {
+        self.next_symbol += 1;
+        Dim::Dynamic(self.next_symbol - 1)
+    }
+
+    /// A dynamic extent with this value.
+    pub fn extent(&mut self, size: Index) -> Dim {
+        let dim = self.symbol();
+        if let Dim::Dynamic(symbol) = dim {
+            self.extents.insert(symbol, size);
+        }
+        dim
+    }
+
+    /// The scalar as an index.
+    pub fn index(&mut self, scalar: Scalar) -> Index {
+        let index = Index(self.fresh_id());
+        self.line(format_args!(
+            "{index} = arith.index_cast {scalar} : i32 to index"
+        ));
+        index
+    }
+
+    /// `index + n`.
+    pub fn index_add(&mut self, index: Index, n: usize) -> Index {
+        let (constant, sum) = (Index(self.fresh_id()), Index(self.fresh_id()));
+        self.line(format_args!("{constant} = arith.constant {n} : index"));
+        self.line(format_args!(
+            "{sum} = arith.addi {index}, {constant} : index"
+        ));
+        sum
+    }
+
+    /// A constant of one value.
+    pub fn splat(&mut self, value: f32, elem: Elem, dims: &[usize]) -> Value {
+        assert!(elem.is_float(), "a {elem} splat of a float");
+        self.constant(&float(value), TensorType::fixed(elem, dims))
+    }
+
+    /// An integer constant of one value.
+    pub fn splat_int(&mut self, value: i64, elem: Elem, dims: &[usize]) -> Value {
+        assert!(!elem.is_float(), "a {elem} splat of an integer");
+        self.constant(&value.to_string(), TensorType::fixed(elem, dims))
+    }
+
+    /// Integers along one dimension.
+    pub fn constant_ints(&mut self, values: &[i64], elem: Elem) -> Value {
+        let list: Vec<_> = values.iter().map(ToString::to_string).collect();
+        let ty = TensorType::fixed(elem, &[values.len()]);
+        self.constant(&format!("[{}]", list.join(", ")), ty)
+    }
+
+    fn constant(&mut self, literal: &str, ty: TensorType) -> Value {
+        let key = format!("dense<{literal}> : {ty}");
+        if let Some(value) = self.constants.get(&key) {
+            return value.clone();
+        }
+        let value = self.emit(ty, format_args!("stablehlo.constant {key}"));
+        self.constants.insert(key, value.clone());
+        value
+    }
+
+    /// `0, 1, 2, ...` along a dimension.
+    pub fn iota(&mut self, elem: Elem, dims: &[usize], dim: usize) -> Value {
+        assert!(dim < dims.len());
+        let ty = TensorType::fixed(elem, dims);
+        let text = format!("stablehlo.iota dim = {dim} : {ty}");
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// An operation of one operand that keeps its type.
+    pub fn unary(&mut self, op: &str, x: &Value) -> Value {
+        self.emit(x.ty.clone(), format_args!("stablehlo.{op} {x} : {}", x.ty))
+    }
+
+    /// An operation of two operands of one type.
+    pub fn binary(&mut self, op: &str, x: &Value, y: &Value) -> Value {
+        assert_eq!(x.ty, y.ty, "{op}");
+        self.emit(
+            x.ty.clone(),
+            format_args!("stablehlo.{op} {x}, {y} : {}", x.ty),
+        )
+    }
+
+    /// `x + y`.
+    pub fn add(&mut self, x: &Value, y: &Value) -> Value {
+        self.binary("add", x, y)
+    }
+
+    /// `x * y`.
+    pub fn mul(&mut self, x: &Value, y: &Value) -> Value {
+        self.binary("multiply", x, y)
+    }
+
+    /// `x * factor`; `x` itself where the factor is 1.
+    pub fn scale(&mut self, x: &Value, factor: f32) -> Value {
+        if factor == 1.0 {
+            return x.clone();
+        }
+        let factor = self.splat(factor, x.elem(), &x.sizes());
+        self.mul(x, &factor)
+    }
+
+    /// Converts elements; `x` itself where it has the type.
+    ///
+    /// # Panics
+    /// From packed integers to anything but floats: the compiler sign-extends nibbles there.
+    pub fn convert(&mut self, x: &Value, elem: Elem) -> Value {
+        if x.elem() == elem {
+            return x.clone();
+        }
+        let packed = matches!(x.elem(), Elem::U4 | Elem::U8);
+        assert!(!packed || elem.is_float(), "{} to {elem}", x.elem());
+        let ty = TensorType::new(elem, x.dims());
+        let text = format!("stablehlo.convert {x} : ({}) -> {ty}", x.ty);
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// The same elements in another shape.
+    pub fn reshape(&mut self, x: &Value, dims: &[usize]) -> Value {
+        let from = x.sizes();
+        assert_eq!(
+            from.iter().product::<usize>(),
+            dims.iter().product::<usize>(),
+            "reshape of {} to {dims:?}",
+            x.ty
+        );
+        if from == dims {
+            return x.clone();
+        }
+        let ty = TensorType::fixed(x.elem(), dims);
+        let text = format!("stablehlo.reshape {x} : ({}) -> {ty}", x.ty);
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Repeats `x` over new dimensions: dimension `i` of `x` becomes dimension `map[i]`.
+    pub fn broadcast(&mut self, x: &Value, map: &[usize], dims: &[usize]) -> Value {
+        let from = x.sizes();
+        assert_eq!(from.len(), map.len(), "broadcast of {}", x.ty);
+        assert!(map.is_sorted() && map.iter().all(|&d| d < dims.len()));
+        for (&size, &d) in from.iter().zip(map) {
+            assert_eq!(size, dims[d], "broadcast of {} to {dims:?}", x.ty);
+        }
+        if from == dims {
+            return x.clone();
+        }
+        let ty = TensorType::fixed(x.elem(), dims);
+        let text = format!(
+            "stablehlo.broadcast_in_dim {x}, dims = {map:?} : ({}) -> {ty}",
+            x.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Permutes dimensions: dimension `i` of the result is `order[i]` of `x`.
+    pub fn transpose(&mut self, x: &Value, order: &[usize]) -> Value {
+        let from = x.sizes();
+        let mut seen = order.to_vec();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..from.len()), "order {order:?}");
+        let dims: Vec<_> = order.iter().map(|&d| from[d]).collect();
+        let ty = TensorType::fixed(x.elem(), &dims);
+        let text = format!(
+            "stablehlo.transpose {x}, dims = {order:?} : ({}) -> {ty}",
+            x.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Mirrors one dimension.
+    pub fn reverse(&mut self, x: &Value, dim: usize) -> Value {
+        assert!(dim < x.ty.rank());
+        self.emit(
+            x.ty.clone(),
+            format_args!("stablehlo.reverse {x}, dims = [{dim}] : {}", x.ty),
+        )
+    }
+
+    /// `start..end` of one dimension.
+    pub fn slice(&mut self, x: &Value, dim: usize, start: usize, end: usize) -> Value {
+        let from = x.sizes();
+        assert!(start < end && end <= from[dim], "slice of {}", x.ty);
+        if end - start == from[dim] {
+            return x.clone();
+        }
+        let mut dims = from.clone();
+        dims[dim] = end - start;
+        let ranges: Vec<_> = from
+            .iter()
+            .enumerate()
+            .map(|(d, &n)| {
+                if d == dim {
+                    format!("{start}:{end}")
+                } else {
+                    format!("0:{n}")
+                }
+            })
+            .collect();
+        let ty = TensorType::fixed(x.elem(), &dims);
+        let text = format!(
+            "stablehlo.slice {x} [{}] : ({}) -> {ty}",
+            ranges.join(", "),
+            x.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Joins tensors along one dimension.
+    pub fn concatenate(&mut self, parts: &[Value], dim: usize) -> Value {
+        if let [one] = parts {
+            return one.clone();
+        }
+        let mut dims = parts[0].sizes();
+        dims[dim] = 0;
+        for part in parts {
+            let sizes = part.sizes();
+            assert_eq!(part.elem(), parts[0].elem());
+            for (d, &n) in sizes.iter().enumerate() {
+                assert!(d == dim || n == dims[d], "concatenation with {}", part.ty);
+            }
+            dims[dim] += sizes[dim];
+        }
+        let ty = TensorType::fixed(parts[0].elem(), &dims);
+        let names: Vec<_> = parts.iter().map(ToString::to_string).collect();
+        let types: Vec<_> = parts.iter().map(|p| p.ty.to_string()).collect();
+        let text = format!(
+            "stablehlo.concatenate {}, dim = {dim} : ({}) -> {ty}",
+            names.join(", "),
+            types.join(", ")
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Appends `count` elements of `value` to the last dimension.
+    pub fn pad_last(&mut self, x: &Value, value: f32, count: usize) -> Value {
+        if count == 0 {
+            return x.clone();
+        }
+        let mut dims = x.sizes();
+        let rank = dims.len();
+        dims[rank - 1] += count;
+        let fill = self.splat(value, x.elem(), &[]);
+        let zeros = vec![0; rank];
+        let mut high = zeros.clone();
+        high[rank - 1] = count;
+        let ty = TensorType::fixed(x.elem(), &dims);
+        let text = format!(
+            "stablehlo.pad {x}, {fill}, low = {zeros:?}, high = {high:?}, interior = {zeros:?} : ({}, {}) -> {ty}",
+            x.ty, fill.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Reduces over dimensions.
+    pub fn reduce(&mut self, kind: Reduce, x: &Value, over: &[usize]) -> Value {
+        let (op, initial) = match kind {
+            Reduce::Add if x.elem().is_float() => ("add", "0.000000e+00"),
+            Reduce::Add => ("add", "0"),
+            Reduce::Max => {
+                assert_eq!(x.elem(), Elem::F32);
+                ("maximum", "0xFF800000")
+            }
+        };
+        let initial = self.constant(initial, TensorType::fixed(x.elem(), &[]));
+        let from = x.sizes();
+        let dims: Vec<_> = (0..from.len())
+            .filter(|d| !over.contains(d))
+            .map(|d| from[d])
+            .collect();
+        let ty = TensorType::fixed(x.elem(), &dims);
+        let text = format!(
+            "stablehlo.reduce({x} init: {initial}) applies stablehlo.{op} across dimensions = {over:?} : ({}, {}) -> {ty}",
+            x.ty, initial.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// Sums products over the contracted dimensions, accumulating in f32. The result has the batch
+    /// dimensions, then the left operand's others, then the right one's.
+    pub fn dot(&mut self, x: &Value, y: &Value, dims: DotDims<'_>) -> Value {
+        assert_eq!(x.elem(), y.elem(), "dot");
+        let (sx, sy) = (x.sizes(), y.sizes());
+        let mut out = Vec::new();
+        for (&i, &j) in dims.batch.0.iter().zip(dims.batch.1) {
+            assert_eq!(sx[i], sy[j], "batch of {} and {}", x.ty, y.ty);
+            out.push(sx[i]);
+        }
+        for (&i, &j) in dims.contract.0.iter().zip(dims.contract.1) {
+            assert_eq!(sx[i], sy[j], "contraction of {} and {}", x.ty, y.ty);
+        }
+        for (sizes, batch, contract) in [
+            (&sx, dims.batch.0, dims.contract.0),
+            (&sy, dims.batch.1, dims.contract.1),
+        ] {
+            out.extend(
+                (0..sizes.len())
+                    .filter(|d| !batch.contains(d) && !contract.contains(d))
+                    .map(|d| sizes[d]),
+            );
+        }
+        let ty = TensorType::fixed(Elem::F32, &out);
+        let batching = if dims.batch.0.is_empty() {
+            String::new()
+        } else {
+            format!("batching_dims = {:?} x {:?}, ", dims.batch.0, dims.batch.1)
+        };
+        let text = format!(
+            "stablehlo.dot_general {x}, {y}, {batching}contracting_dims = {:?} x {:?} : ({}, {}) -> {ty}",
+            dims.contract.0, dims.contract.1, x.ty, y.ty
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// A fresh value defined by the text of an operation of this type.
+    pub(super) fn emit(&mut self, ty: TensorType, text: fmt::Arguments<'_>) -> Value {
+        let value = self.fresh(ty);
+        self.line(format_args!("{value} = {text}"));
+        value
+    }
+
+    pub(super) fn line(&mut self, text: fmt::Arguments<'_>) {
+        writeln!(self.body, "    {text}").expect("a String takes any text");
+    }
+
+    pub(super) fn fresh(&mut self, ty: TensorType) -> Value {
+        Value {
+            name: format!("%{}", self.fresh_id()),
+            ty,
+        }
+    }
+
+    /// Values of an operation with two results; `text` is what follows the `=`.
+    pub(super) fn emit_pair(
+        &mut self,
+        types: [TensorType; 2],
+        text: fmt::Arguments<'_>,
+    ) -> (Value, Value) {
+        let name = format!("%{}", self.fresh_id());
+        self.line(format_args!("{name}:2 = {text}"));
+        let [first, second] = types;
+        let part = |i, ty| Value {
+            name: format!("{name}#{i}"),
+            ty,
+        };
+        (part(0, first), part(1, second))
+    }
+
+    /// The run-time sizes of a type's dynamic extents, in order, as operands.
+    ///
+    /// # Panics
+    /// Where an extent was made by [`Self::symbol`] and has no known size.
+    pub(super) fn dynamic_sizes(&self, ty: &TensorType) -> String {
+        let sizes: Vec<_> = ty
+            .dims
+            .iter()
+            .filter_map(|d| match d {
+                Dim::Dynamic(symbol) => Some(self.extents[symbol].to_string()),
+                Dim::Static(_) => None,
+            })
+            .collect();
+        sizes.join(", ")
+    }
+
+    fn fresh_id(&mut self) -> u32 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Ends the function with its results; the text of the whole.
+    pub fn finish(self, results: &[Value]) -> String {
+        let names: Vec<_> = results.iter().map(ToString::to_string).collect();
+        let types: Vec<_> = results.iter().map(|r| r.ty.to_string()).collect();
+        let (names, types) = (names.join(", "), types.join(", "));
+        format!(
+            "  func.func public @{}({}) -> ({types}) {{\n{}    return {names} : {types}\n  }}\n",
+            self.name,
+            self.arguments.join(", "),
+            self.body
+        )
+    }
+}
+
+/// A float as an MLIR literal that reads back to the same bits.
+pub(super) fn float(value: f32) -> String {
+    if value.is_finite() {
+        format!("{value:.9e}")
+    } else {
+        format!("0x{:08X}", value.to_bits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_shape_is_a_panic_with_the_types() {
+        let failed = std::panic::catch_unwind(|| {
+            let mut b = Builder::new("f");
+            let x = b.argument(TensorType::fixed(Elem::F32, &[2, 3]));
+            let y = b.argument(TensorType::fixed(Elem::F32, &[3, 2]));
+            b.add(&x, &y)
+        });
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn nibbles_never_widen_to_integers() {
+        let failed = std::panic::catch_unwind(|| {
+            let mut b = Builder::new("f");
+            let x = b.argument(TensorType::fixed(Elem::U4, &[8]));
+            b.convert(&x, Elem::I32)
+        });
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn constants_are_shared_and_exact() {
+        let mut b = Builder::new("f");
+        let x = b.splat(0.1, Elem::F32, &[2]);
+        assert_eq!(x, b.splat(0.1, Elem::F32, &[2]));
+        assert_ne!(x, b.splat(0.1, Elem::F32, &[3]));
+        for v in [0.1f32, f32::MIN_POSITIVE, 1.0e30, -3.5] {
+            assert_eq!(float(v).parse::<f32>().unwrap(), v);
+        }
+        assert_eq!(float(f32::NEG_INFINITY), "0xFF800000");
+    }
+}

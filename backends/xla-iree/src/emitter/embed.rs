@@ -1,0 +1,43 @@
+//! Token embedding: rows of a dense or packed matrix.
+
+use halfhitch_seam::WeightId;
+
+use super::builder::{Builder, Value};
+use super::contraction::dequantize;
+use super::graph::Function;
+use super::types::{Elem, TensorType};
+
+/// f32 `[rows, hidden]` of i32 tokens `[rows]`, times the model's embedding scale. The host has
+/// checked that every token is in the vocabulary.
+pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
+    let weight = f.weight(WeightId::Embedding);
+    let hidden = weight.shape[1];
+    let rows = tokens.sizes()[0];
+    let picked: Vec<Value> = weight
+        .tensors
+        .iter()
+        .map(|t| gather(&mut f.b, t, tokens))
+        .collect();
+    let x = match picked.as_slice() {
+        [dense] => f.b.convert(dense, Elem::F32),
+        _ => dequantize(&mut f.b, weight.form, &picked, [rows, hidden]),
+    };
+    f.b.scale(&x, f.source.spec.embedding_scale)
+}
+
+/// Whole rows of `table` by their indices.
+fn gather(b: &mut Builder, table: &Value, indices: &Value) -> Value {
+    let mut dims = table.sizes();
+    dims[0] = 1;
+    let sizes: Vec<_> = dims.iter().map(ToString::to_string).collect();
+    dims[0] = indices.sizes()[0];
+    let ty = TensorType::fixed(table.elem(), &dims);
+    let offsets: Vec<usize> = (1..dims.len()).collect();
+    let text = format!(
+        "\"stablehlo.gather\"({table}, {indices}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {offsets:?}, collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: {}>}}> : ({}, {}) -> {ty}",
+        sizes.join(", "),
+        table.ty(),
+        indices.ty(),
+    );
+    b.emit(ty, format_args!("{text}"))
+}

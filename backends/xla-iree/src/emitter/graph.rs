@@ -1,0 +1,158 @@
+//! A function of a model under construction: the builder, the model, and the arguments so far.
+
+use halfhitch_seam::{ExecutionPlan, LayerWeight, ModelSpec, WeightForm, WeightId};
+
+use super::builder::{Builder, Scalar, Value};
+use super::layout::{Role, Signature, Slot, weight_tensors};
+use super::types::{Dim, Elem, TensorType};
+
+/// What a graph is built from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The model, validated.
+    pub spec: &'a ModelSpec,
+    /// Its plan: precision, weight forms, cache type.
+    pub plan: &'a ExecutionPlan,
+}
+
+/// A weight as a function sees it.
+#[derive(Clone, Debug)]
+pub struct WeightValue {
+    /// Its form.
+    pub form: WeightForm,
+    /// Its logical shape.
+    pub shape: Vec<usize>,
+    /// Its tensors, in the order of [`weight_tensors`].
+    pub tensors: Vec<Value>,
+}
+
+/// One function.
+pub struct Function<'a> {
+    /// Model and plan.
+    pub source: Source<'a>,
+    /// The body.
+    pub b: Builder,
+    name: String,
+    arguments: Vec<Slot>,
+    results: Vec<(Slot, Value)>,
+    weights: Vec<(WeightId, WeightValue)>,
+}
+
+impl<'a> Function<'a> {
+    /// Starts a function.
+    pub fn new(source: Source<'a>, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            source,
+            b: Builder::new(name.clone()),
+            name,
+            arguments: Vec::new(),
+            results: Vec::new(),
+            weights: Vec::new(),
+        }
+    }
+
+    /// Adds a tensor argument.
+    pub fn argument(&mut self, role: Role, elem: Elem, dims: &[Dim]) -> Value {
+        self.arguments.push(Slot {
+            role,
+            elem,
+            shape: Some(open_shape(dims)),
+        });
+        self.b.argument(TensorType::new(elem, dims))
+    }
+
+    /// Adds an i32 passed by value.
+    pub fn scalar(&mut self, role: Role) -> Scalar {
+        self.arguments.push(Slot {
+            role,
+            elem: Elem::I32,
+            shape: None,
+        });
+        self.b.scalar_argument()
+    }
+
+    /// Adds a result.
+    pub fn result(&mut self, role: Role, value: Value) {
+        let slot = Slot {
+            role,
+            elem: value.elem(),
+            shape: Some(open_shape(value.dims())),
+        };
+        self.results.push((slot, value));
+    }
+
+    /// A weight, as an argument that is added where it is first used.
+    ///
+    /// # Panics
+    /// For a weight that the plan does not have; specs and plans agree by contract.
+    pub fn weight(&mut self, id: WeightId) -> WeightValue {
+        if let Some((_, value)) = self.weights.iter().find(|(known, _)| *known == id) {
+            return value.clone();
+        }
+        let planned = self
+            .source
+            .plan
+            .weight(id)
+            .unwrap_or_else(|| panic!("the plan has no `{id}`"));
+        let form = planned.resident;
+        let shape = shape_of(self.source.spec, id);
+        let tensors = weight_tensors(form, &shape)
+            .into_iter()
+            .map(|t| {
+                let dims: Vec<Dim> = t.shape.iter().map(|&n| n.into()).collect();
+                self.argument(Role::Weight { id, part: t.part }, t.elem, &dims)
+            })
+            .collect();
+        let value = WeightValue {
+            form,
+            shape,
+            tensors,
+        };
+        self.weights.push((id, value.clone()));
+        value
+    }
+
+    /// A vector weight, in f32.
+    pub fn vector(&mut self, id: WeightId) -> Value {
+        let weight = self.weight(id);
+        self.b.convert(&weight.tensors[0], Elem::F32)
+    }
+
+    /// Ends the function: its text and its signature.
+    pub fn finish(self) -> (String, Signature) {
+        let (slots, values): (Vec<_>, Vec<_>) = self.results.into_iter().unzip();
+        let signature = Signature {
+            name: self.name,
+            arguments: self.arguments,
+            results: slots,
+        };
+        (self.b.finish(&values), signature)
+    }
+}
+
+/// A layer's weight.
+pub fn layer_weight(layer: usize, weight: LayerWeight) -> WeightId {
+    WeightId::Layer(layer as u32, weight)
+}
+
+/// The logical shape the model asks of a weight.
+///
+/// # Panics
+/// For a weight the model does not have.
+pub fn shape_of(spec: &ModelSpec, id: WeightId) -> Vec<usize> {
+    spec.expected_weights()
+        .into_iter()
+        .find(|w| w.id == id)
+        .unwrap_or_else(|| panic!("the model has no `{id}`"))
+        .shape
+}
+
+fn open_shape(dims: &[Dim]) -> Vec<Option<usize>> {
+    dims.iter()
+        .map(|d| match d {
+            Dim::Static(n) => Some(*n),
+            Dim::Dynamic(_) => None,
+        })
+        .collect()
+}

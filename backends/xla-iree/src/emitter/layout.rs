@@ -1,0 +1,154 @@
+//! What a compiled function takes and returns, and how a resident weight is laid out.
+//!
+//! A function's arguments are described, not fixed: the emitter returns a [`Signature`], and a
+//! session sets each argument by its [`Role`]. Every module of a model takes the same weight
+//! buffers, so they are shared by all.
+
+use halfhitch_seam::{WeightForm, WeightId};
+
+use super::types::Elem;
+
+/// Key or value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CachePart {
+    /// Rotated keys.
+    Key,
+    /// Values.
+    Value,
+}
+
+/// A tensor of a resident weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WeightPart {
+    /// The numbers of a dense weight.
+    Dense,
+    /// Packed values.
+    Words,
+    /// Scales of the groups.
+    Scales,
+    /// Biases of the groups.
+    Biases,
+}
+
+/// What an argument or a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Token ids, i32 `[rows]`, each below the vocabulary's size.
+    Tokens,
+    /// An i32: position of the first row of a lane.
+    Position {
+        /// Which lane.
+        lane: usize,
+    },
+    /// Cosines and signed sines of the model's `index`-th distinct rope, `[positions, 2, dims]`.
+    RopeTable {
+        /// Index into [`super::rope::distinct`].
+        index: usize,
+    },
+    /// One layer's keys or values of one lane, `[capacity, kv_heads, head_dim]`: as an argument
+    /// before the step, as a result after it. Updated in place.
+    Cache {
+        /// Which lane.
+        lane: usize,
+        /// Which layer.
+        layer: usize,
+        /// Which half.
+        part: CachePart,
+    },
+    /// A resident weight's tensor. Never written.
+    Weight {
+        /// Which weight.
+        id: WeightId,
+        /// Which of its tensors.
+        part: WeightPart,
+    },
+    /// The residual stream before the last norm, f32 `[rows, hidden]`.
+    Hidden,
+    /// An i32: the row of the residual stream that is wanted.
+    Row,
+    /// i32 `[rows, 2]`: the greedy token, and the number of logits of that row that are not finite.
+    Choice,
+    /// f32 `[rows, vocabulary]`.
+    Logits,
+}
+
+/// One argument or result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// What it is.
+    pub role: Role,
+    /// Element type.
+    pub elem: Elem,
+    /// Extents, `None` where any will do; `None` as a whole for an i32 passed by value.
+    pub shape: Option<Vec<Option<usize>>>,
+}
+
+/// What a function takes and returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The function's name in its module.
+    pub name: String,
+    /// Arguments in order.
+    pub arguments: Vec<Slot>,
+    /// Results in order.
+    pub results: Vec<Slot>,
+}
+
+/// A tensor of a resident weight: which, and its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightTensor {
+    /// Which.
+    pub part: WeightPart,
+    /// Element type.
+    pub elem: Elem,
+    /// Extents.
+    pub shape: Vec<usize>,
+}
+
+/// Bits of packed values that the emitter reads as they lie in a checkpoint.
+pub const PACKED_BITS: [u32; 3] = [2, 4, 8];
+
+/// The tensors of a weight of `shape` that is resident in `form`, in the order of arguments.
+///
+/// Packed values keep the checkpoint's bytes: 4 and 8 bits are nibbles and bytes
+/// `[rows, groups, group_size]`, 2 bits are words `[rows, columns / 16]`.
+///
+/// # Panics
+/// For packed bits other than [`PACKED_BITS`] or a packed vector, which no plan for this backend has.
+pub fn weight_tensors(form: WeightForm, shape: &[usize]) -> Vec<WeightTensor> {
+    let scheme = match form {
+        WeightForm::Dense(dtype) => {
+            return vec![WeightTensor {
+                part: WeightPart::Dense,
+                elem: dtype.into(),
+                shape: shape.to_vec(),
+            }];
+        }
+        WeightForm::Affine(scheme) => scheme,
+        other => panic!("{other} has no layout"),
+    };
+    let &[rows, columns] = shape else {
+        panic!("a packed weight of shape {shape:?}");
+    };
+    let (group, groups) = (scheme.group_size.get(), scheme.groups_per_row(columns));
+    let (elem, words) = match scheme.bits.get() {
+        2 => (Elem::U32, vec![rows, scheme.words_per_row(columns)]),
+        4 => (Elem::U4, vec![rows, groups, group]),
+        8 => (Elem::U8, vec![rows, groups, group]),
+        other => panic!("{other} packed bits"),
+    };
+    let affine = |part| WeightTensor {
+        part,
+        elem: scheme.scale_dtype.into(),
+        shape: vec![rows, groups],
+    };
+    vec![
+        WeightTensor {
+            part: WeightPart::Words,
+            elem,
+            shape: words,
+        },
+        affine(WeightPart::Scales),
+        affine(WeightPart::Biases),
+    ]
+}

@@ -1,0 +1,259 @@
+//! Structured operations over extents that are known only when the graph runs.
+//!
+//! StableHLO's own operations on dynamic shapes do not all lower; a `linalg.generic` does, on every
+//! target, and its dimensions have names. Used where the live context is a dimension; everything
+//! else is plain StableHLO.
+
+use super::builder::{Builder, Index, Scalar, Value, float};
+use super::types::{Dim, Elem, TensorType};
+
+/// The body of a structured operation: scalar arithmetic on one element of each operand.
+pub struct Body {
+    lines: Vec<String>,
+    next: u32,
+}
+
+/// A scalar inside a body.
+#[derive(Clone, Debug)]
+pub struct Element(String);
+
+impl Body {
+    fn push(&mut self, text: &str) -> Element {
+        let name = format!("%e{}", self.next);
+        self.next += 1;
+        self.lines.push(format!("{name} = {text}"));
+        Element(name)
+    }
+
+    /// An f32 operation of two operands (`mulf`, `addf`, `maximumf`, ...).
+    pub fn arith(&mut self, op: &str, x: &Element, y: &Element) -> Element {
+        self.push(&format!("arith.{op} {}, {} : f32", x.0, y.0))
+    }
+
+    /// An f32 function (`exp`, `tanh`, `erf`, ...).
+    pub fn math(&mut self, op: &str, x: &Element) -> Element {
+        self.push(&format!("math.{op} {} : f32", x.0))
+    }
+
+    /// An f32 constant.
+    pub fn constant(&mut self, value: f32) -> Element {
+        self.push(&format!("arith.constant {} : f32", float(value)))
+    }
+
+    /// Widens an element to f32.
+    pub fn widen(&mut self, x: &Element, from: Elem) -> Element {
+        match from {
+            Elem::F32 => x.clone(),
+            Elem::F16 | Elem::BF16 => self.push(&format!("arith.extf {} : {from} to f32", x.0)),
+            other => panic!("{other} is no float"),
+        }
+    }
+
+    /// Position along a dimension, plus a scalar if given, as i32.
+    pub fn position(&mut self, dim: usize, plus: Option<Scalar>) -> Element {
+        let index = self.push(&format!("linalg.index {dim} : index"));
+        let int = self.push(&format!("arith.index_cast {} : index to i32", index.0));
+        match plus {
+            None => int,
+            Some(scalar) => self.push(&format!("arith.addi {}, {scalar} : i32", int.0)),
+        }
+    }
+
+    /// `x - y` on i32.
+    pub fn minus(&mut self, x: &Element, y: &Element) -> Element {
+        self.push(&format!("arith.subi {}, {} : i32", x.0, y.0))
+    }
+
+    /// Whether `low <= x <= high`; without a bound on high, whether `low <= x`.
+    pub fn within(&mut self, x: &Element, low: i64, high: Option<i64>) -> Element {
+        let bound = self.push(&format!("arith.constant {low} : i32"));
+        let above = self.push(&format!("arith.cmpi sge, {}, {} : i32", x.0, bound.0));
+        let Some(high) = high else {
+            return above;
+        };
+        let bound = self.push(&format!("arith.constant {high} : i32"));
+        let below = self.push(&format!("arith.cmpi sle, {}, {} : i32", x.0, bound.0));
+        self.push(&format!("arith.andi {}, {} : i1", above.0, below.0))
+    }
+
+    /// `condition ? x : y`.
+    pub fn select(&mut self, condition: &Element, x: &Element, y: &Element) -> Element {
+        self.push(&format!(
+            "arith.select {}, {}, {} : f32",
+            condition.0, x.0, y.0
+        ))
+    }
+}
+
+/// An operand and the loop dimensions it is indexed by.
+pub struct Operand<'a> {
+    /// The tensor.
+    pub value: &'a Value,
+    /// Loop dimension of each of its dimensions.
+    pub dims: &'a [usize],
+}
+
+impl Builder {
+    /// A structured operation with an f32 result. `loops` are the extents of the loop dimensions,
+    /// `out` those of them that the result keeps, in its order; the others are summed (or otherwise
+    /// folded) over. The body sees one element of each operand and, last, the result so far, which
+    /// starts as `initial`.
+    pub fn generic(
+        &mut self,
+        loops: &[Dim],
+        operands: &[Operand<'_>],
+        out: &[usize],
+        initial: f32,
+        body: impl FnOnce(&mut Body, &[Element]) -> Element,
+    ) -> Value {
+        for operand in operands {
+            let dims: Vec<Dim> = operand.dims.iter().map(|&d| loops[d]).collect();
+            assert_eq!(operand.value.dims(), dims, "operand of a generic");
+        }
+        let out_dims: Vec<Dim> = out.iter().map(|&d| loops[d]).collect();
+        let ty = TensorType::new(Elem::F32, &out_dims);
+        let reduces = (0..loops.len()).any(|d| !out.contains(&d));
+        let target = self.init(&ty, reduces.then_some(initial));
+        let loop_names: Vec<_> = (0..loops.len()).map(|d| format!("d{d}")).collect();
+        let map = |dims: &[usize]| {
+            let results: Vec<_> = dims.iter().map(|d| format!("d{d}")).collect();
+            format!(
+                "affine_map<({}) -> ({})>",
+                loop_names.join(", "),
+                results.join(", ")
+            )
+        };
+        let maps: Vec<_> = operands
+            .iter()
+            .map(|o| map(o.dims))
+            .chain([map(out)])
+            .collect();
+        let kinds: Vec<_> = (0..loops.len())
+            .map(|d| {
+                if out.contains(&d) {
+                    "\"parallel\""
+                } else {
+                    "\"reduction\""
+                }
+            })
+            .collect();
+        let names: Vec<_> = operands.iter().map(|o| o.value.to_string()).collect();
+        let types: Vec<_> = operands.iter().map(|o| o.value.ty().to_string()).collect();
+        let block: Vec<_> = operands
+            .iter()
+            .enumerate()
+            .map(|(i, o)| format!("%i{i}: {}", o.value.elem()))
+            .chain(["%out: f32".to_string()])
+            .collect();
+        let mut inner = Body {
+            lines: Vec::new(),
+            next: 0,
+        };
+        let elements: Vec<_> = (0..operands.len())
+            .map(|i| Element(format!("%i{i}")))
+            .chain([Element("%out".into())])
+            .collect();
+        let result = body(&mut inner, &elements);
+        let ins = if operands.is_empty() {
+            String::new()
+        } else {
+            format!("ins({} : {}) ", names.join(", "), types.join(", "))
+        };
+        let text = format!(
+            "linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} {ins}outs({target} : {ty}) {{\n    ^bb0({}):\n      {}\n      linalg.yield {} : f32\n    }} -> {ty}",
+            maps.join(", "),
+            kinds.join(", "),
+            block.join(", "),
+            inner.lines.join("\n      "),
+            result.0,
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// An element-wise function of f32 tensors of one static shape.
+    pub fn map(
+        &mut self,
+        operands: &[&Value],
+        body: impl FnOnce(&mut Body, &[Element]) -> Element,
+    ) -> Value {
+        let loops = operands[0].dims().to_vec();
+        let all: Vec<usize> = (0..loops.len()).collect();
+        let operands: Vec<_> = operands
+            .iter()
+            .map(|value| Operand { value, dims: &all })
+            .collect();
+        self.generic(&loops, &operands, &all, 0.0, body)
+    }
+
+    fn init(&mut self, ty: &TensorType, fill: Option<f32>) -> Value {
+        let sizes = self.dynamic_sizes(ty);
+        let empty = self.emit(ty.clone(), format_args!("tensor.empty({sizes}) : {ty}"));
+        let Some(value) = fill else {
+            return empty;
+        };
+        let scalar = self.fresh(TensorType::fixed(Elem::F32, &[]));
+        let literal = float(value);
+        self.line(format_args!("{scalar} = arith.constant {literal} : f32"));
+        let text = format!("linalg.fill ins({scalar} : f32) outs({empty} : {ty}) -> {ty}");
+        self.emit(ty.clone(), format_args!("{text}"))
+    }
+
+    /// Keeps what comes before and after in different kernels.
+    pub fn barrier(&mut self, x: &Value) -> Value {
+        let ty = x.ty().clone();
+        let text = format!("util.optimization_barrier {x} : {ty}");
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// `extent` rows of `x` from row `start` (0 where there is none).
+    ///
+    /// The caller of the function sees to it that the rows are there: nothing is clamped.
+    pub fn rows(&mut self, x: &Value, start: Option<Index>, extent: Dim) -> Value {
+        let mut dims = x.dims().to_vec();
+        dims[0] = extent;
+        let ty = TensorType::new(x.elem(), &dims);
+        let first = match extent {
+            Dim::Static(n) => n.to_string(),
+            Dim::Dynamic(_) => self.dynamic_sizes(&TensorType::new(Elem::F32, &[extent])),
+        };
+        let rest: Vec<String> = dims[1..].iter().map(ToString::to_string).collect();
+        let text = format!(
+            "tensor.extract_slice {x}{} : {} to {ty}",
+            window(start, &first, &rest),
+            x.ty()
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// `into` with `rows` written from row `start` on, in place where `into` is an argument. Nothing
+    /// is clamped, as in [`Self::rows`].
+    pub fn write_rows(&mut self, rows: &Value, into: &Value, start: Index) -> Value {
+        assert_eq!(rows.dims()[1..], into.dims()[1..]);
+        assert_eq!(rows.elem(), into.elem());
+        let sizes = rows.sizes();
+        let rest: Vec<String> = sizes[1..].iter().map(ToString::to_string).collect();
+        let ty = into.ty().clone();
+        let text = format!(
+            "tensor.insert_slice {rows} into {into}{} : {} into {ty}",
+            window(Some(start), &sizes[0].to_string(), &rest),
+            rows.ty()
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// The scalar as a tensor of one element and rank 0.
+    pub fn tensor_of(&mut self, scalar: Scalar) -> Value {
+        let ty = TensorType::fixed(Elem::I32, &[]);
+        let text = format!("tensor.from_elements {scalar} : {ty}");
+        self.emit(ty, format_args!("{text}"))
+    }
+}
+
+/// Offsets, sizes and strides of a window that is whole but for its rows.
+fn window(start: Option<Index>, first: &str, rest: &[String]) -> String {
+    let start = start.map_or("0".to_string(), |i| i.to_string());
+    let zeros = ", 0".repeat(rest.len());
+    let ones = ", 1".repeat(rest.len());
+    let rest: String = rest.iter().map(|n| format!(", {n}")).collect();
+    format!("[{start}{zeros}] [{first}{rest}] [1{ones}]")
+}

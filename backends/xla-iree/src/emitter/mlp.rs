@@ -1,0 +1,58 @@
+//! The gated feed-forward block.
+
+use halfhitch_seam::LayerWeight;
+use halfhitch_seam::model::{Activation, GatedMlp};
+
+use super::builder::{Builder, Value};
+use super::contraction::project;
+use super::graph::{Function, layer_weight};
+
+/// `down(act(gate(h)) * up(h))` of f32 `[rows, hidden]`.
+pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> Value {
+    use LayerWeight as W;
+    let bias = |weight| mlp.bias.then(|| layer_weight(layer, weight));
+    let gate = project(f, h, layer_weight(layer, W::Gate), bias(W::GateBias));
+    let up = project(f, h, layer_weight(layer, W::Up), bias(W::UpBias));
+    let gate = activate(&mut f.b, &gate, mlp.activation);
+    let wide = f.b.mul(&gate, &up);
+    project(f, &wide, layer_weight(layer, W::Down), bias(W::DownBias))
+}
+
+fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
+    match activation {
+        Activation::GeluTanh => b.map(&[x], |body, e| {
+            let cubic = body.constant(0.044_715);
+            let square = body.arith("mulf", &e[0], &e[0]);
+            let cube = body.arith("mulf", &square, &e[0]);
+            let bent = body.arith("mulf", &cubic, &cube);
+            let inner = body.arith("addf", &e[0], &bent);
+            let factor = body.constant(std::f32::consts::FRAC_2_PI.sqrt());
+            let inner = body.arith("mulf", &factor, &inner);
+            let tanh = body.math("tanh", &inner);
+            half_plus(body, &e[0], &tanh)
+        }),
+        Activation::GeluErf => b.map(&[x], |body, e| {
+            let factor = body.constant(std::f32::consts::FRAC_1_SQRT_2);
+            let inner = body.arith("mulf", &factor, &e[0]);
+            let erf = body.math("erf", &inner);
+            half_plus(body, &e[0], &erf)
+        }),
+        _ => {
+            let sigmoid = b.unary("logistic", x);
+            b.mul(x, &sigmoid)
+        }
+    }
+}
+
+/// `x / 2 * (1 + t)`.
+fn half_plus(
+    body: &mut super::linalg::Body,
+    x: &super::linalg::Element,
+    t: &super::linalg::Element,
+) -> super::linalg::Element {
+    let one = body.constant(1.0);
+    let half = body.constant(0.5);
+    let raised = body.arith("addf", &one, t);
+    let halved = body.arith("mulf", &half, x);
+    body.arith("mulf", &halved, &raised)
+}

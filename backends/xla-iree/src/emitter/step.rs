@@ -1,0 +1,271 @@
+//! The functions of a model: steps, and what is read off them.
+//!
+//! A *step* runs rows of tokens through the layers and grows caches; it returns the residual stream.
+//! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
+//! for no head, and no variant of the layers is compiled twice.
+
+use halfhitch_seam::LayerWeight;
+use halfhitch_seam::model::{FeedForward, LayerSpec, NormSpec};
+
+use super::argmax;
+use super::attention::{Cache, Lane, attention};
+use super::builder::Value;
+use super::embed::embed;
+use super::graph::{Function, Source, layer_weight};
+use super::head;
+use super::layout::{CachePart, Role, Signature};
+use super::mlp;
+use super::norm::{NormWeights, norm};
+use super::rope;
+use super::types::{Dim, Elem};
+
+/// How the rows of a step belong to sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Shape {
+    /// Consecutive tokens of one sequence. Rows past the end of a prompt may hold any valid token:
+    /// no row sees a later one, and what they leave in the cache is overwritten before it is read.
+    Chunk {
+        /// Number of rows.
+        rows: usize,
+    },
+    /// One token of each of several sequences.
+    Batch {
+        /// Number of sequences.
+        lanes: usize,
+    },
+}
+
+impl Shape {
+    /// Rows of the step.
+    pub const fn rows(self) -> usize {
+        match self {
+            Self::Chunk { rows } => rows,
+            Self::Batch { lanes } => lanes,
+        }
+    }
+
+    /// Sequences of the step.
+    pub const fn lanes(self) -> usize {
+        match self {
+            Self::Chunk { .. } => 1,
+            Self::Batch { lanes } => lanes,
+        }
+    }
+
+    /// The name of its step's function and the stem of its others'.
+    pub fn name(self) -> String {
+        match self {
+            Self::Chunk { rows } => format!("chunk_{rows}"),
+            Self::Batch { lanes } => format!("batch_{lanes}"),
+        }
+    }
+}
+
+/// The step itself.
+pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
+    let mut f = Function::new(source, shape.name());
+    let spec = source.spec;
+    let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
+    let per_lane = shape.rows() / shape.lanes();
+    let lanes: Vec<Lane> = (0..shape.lanes())
+        .map(|lane| make_lane(&mut f, lane, per_lane))
+        .collect();
+    let tables = rope_rows(&mut f, &lanes);
+    let mut caches: Vec<Vec<Cache>> = spec
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(layer, spec)| {
+            (0..lanes.len())
+                .map(|lane| cache_arguments(&mut f, lane, layer, spec))
+                .collect()
+        })
+        .collect();
+    let mut x = embed(&mut f, &tokens);
+    let ropes = rope::distinct(spec);
+    for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
+        let table = spec
+            .attention
+            .rope
+            .and_then(|r| ropes.iter().position(|known| *known == r))
+            .map(|i| tables[i].clone());
+        x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
+    }
+    f.result(Role::Hidden, x);
+    for (layer, caches) in caches.into_iter().enumerate() {
+        for (lane, cache) in caches.into_iter().enumerate() {
+            let role = |part| Role::Cache { lane, layer, part };
+            f.result(role(CachePart::Key), cache.keys);
+            f.result(role(CachePart::Value), cache.values);
+        }
+    }
+    f.finish()
+}
+
+/// Which rows of the residual stream are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rows {
+    /// The one that the [`Role::Row`] argument names.
+    One,
+    /// Every one.
+    All,
+}
+
+/// What is read off the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reading {
+    /// [`Role::Choice`].
+    Choice,
+    /// [`Role::Logits`].
+    Logits,
+}
+
+/// The name of a reading's function.
+pub fn reading_name(shape: Shape, rows: Rows, reading: Reading) -> String {
+    let what = match reading {
+        Reading::Choice => "choice",
+        Reading::Logits => "logits",
+    };
+    let rows = match rows {
+        Rows::One => "one",
+        Rows::All => "all",
+    };
+    format!("{}_{what}_{rows}", shape.name())
+}
+
+/// A function that reads the greedy choice or logits off a step's residual stream.
+pub fn reading(
+    source: Source<'_>,
+    shape: Shape,
+    rows: Rows,
+    reading: Reading,
+) -> (String, Signature) {
+    let mut f = Function::new(source, reading_name(shape, rows, reading));
+    let hidden = source.spec.hidden_size;
+    let dims: [Dim; 2] = [shape.rows().into(), hidden.into()];
+    let mut x = f.argument(Role::Hidden, Elem::F32, &dims);
+    if rows == Rows::One {
+        let row = f.scalar(Role::Row);
+        let row = f.b.index(row);
+        x = f.b.rows(&x, Some(row), Dim::Static(1));
+    }
+    let logits = head::logits(&mut f, &x);
+    match reading {
+        Reading::Logits => f.result(Role::Logits, logits),
+        Reading::Choice => {
+            let choice = argmax::choose(&mut f.b, &logits);
+            f.result(Role::Choice, choice);
+        }
+    }
+    f.finish()
+}
+
+fn make_lane(f: &mut Function<'_>, lane: usize, rows: usize) -> Lane {
+    let position = f.scalar(Role::Position { lane });
+    let start = f.b.index(position);
+    let end = f.b.index_add(start, rows);
+    let live = f.b.extent(end);
+    Lane {
+        first: lane * rows,
+        rows,
+        position,
+        start,
+        live,
+    }
+}
+
+/// Every rope's table rows for the step, `[rows, 2, dims]`.
+fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
+    let ropes = rope::distinct(f.source.spec);
+    ropes
+        .iter()
+        .enumerate()
+        .map(|(index, rope)| {
+            let positions = f.b.symbol();
+            let dims = [positions, 2.into(), rope.dims.into()];
+            let table = f.argument(Role::RopeTable { index }, Elem::F32, &dims);
+            let rows: Vec<_> = lanes
+                .iter()
+                .map(|lane| f.b.rows(&table, Some(lane.start), lane.rows.into()))
+                .collect();
+            f.b.concatenate(&rows, 0)
+        })
+        .collect()
+}
+
+fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &LayerSpec) -> Cache {
+    let attention = &spec.attention;
+    let elem = f.source.plan.kv_dtype.into();
+    let mut half = |part| {
+        let capacity = f.b.symbol();
+        let dims = [
+            capacity,
+            attention.kv_heads.into(),
+            attention.head_dim.into(),
+        ];
+        f.argument(Role::Cache { lane, layer, part }, elem, &dims)
+    };
+    Cache {
+        keys: half(CachePart::Key),
+        values: half(CachePart::Value),
+    }
+}
+
+fn decoder_layer(
+    f: &mut Function<'_>,
+    layer: usize,
+    spec: &LayerSpec,
+    x: &Value,
+    table: Option<&Value>,
+    lanes: &[Lane],
+    caches: &mut [Cache],
+) -> Value {
+    use LayerWeight as W;
+    let normed = |f: &mut Function<'_>, x: &Value, norm_spec: &Option<NormSpec>, weight, bias| {
+        let ids = NormWeights {
+            weight: layer_weight(layer, weight),
+            bias: layer_weight(layer, bias),
+        };
+        match norm_spec {
+            Some(n) => norm(f, x, n, ids),
+            None => x.clone(),
+        }
+    };
+    let h = normed(
+        f,
+        x,
+        &spec.pre_attention,
+        W::PreAttentionNorm,
+        W::PreAttentionNormBias,
+    );
+    let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
+    let a = normed(
+        f,
+        &a,
+        &spec.post_attention,
+        W::PostAttentionNorm,
+        W::PostAttentionNormBias,
+    );
+    let a = f.b.scale(&a, spec.residual_scale);
+    let x = f.b.add(x, &a);
+    let h = normed(
+        f,
+        &x,
+        &spec.pre_feed_forward,
+        W::PreFeedForwardNorm,
+        W::PreFeedForwardNormBias,
+    );
+    let FeedForward::Gated(gated) = &spec.feed_forward else {
+        panic!("layer {layer}: a feed-forward block that is not advertised");
+    };
+    let m = mlp::gated(f, layer, &h, gated);
+    let m = normed(
+        f,
+        &m,
+        &spec.post_feed_forward,
+        W::PostFeedForwardNorm,
+        W::PostFeedForwardNormBias,
+    );
+    let m = f.b.scale(&m, spec.residual_scale);
+    f.b.add(&x, &m)
+}

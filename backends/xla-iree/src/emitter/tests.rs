@@ -1,0 +1,289 @@
+//! Graphs of tiny models: determinism, signatures, goldens.
+
+use halfhitch_seam::model::{
+    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormKind, NormSpec,
+    QkNorm, QkNormScope, RopeLayout, RopeScaling, RopeSpec,
+};
+use halfhitch_seam::{
+    AffineScheme, Bits, DType, DeviceId, DeviceInfo, ExecutionPlan, GroupSize, MemoryInfo,
+    ModelSpec, PlanRequest, Precision, QuantRequest, WeightForm, WeightInfo, WeightManifest,
+    negotiate,
+};
+
+use super::layout::Role;
+use super::*;
+use crate::runtime::capabilities::capabilities;
+
+fn layer() -> LayerSpec {
+    LayerSpec {
+        pre_attention: Some(NormSpec::rms(1e-5)),
+        attention: AttentionSpec {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            scale: 0.25,
+            rope: Some(RopeSpec {
+                dims: 16,
+                theta: 10_000.0,
+                scaling: None,
+                layout: RopeLayout::HalfSplit,
+            }),
+            window: None,
+            softcap: None,
+            qk_norm: None,
+            qkv_bias: false,
+            output_bias: false,
+        },
+        post_attention: None,
+        pre_feed_forward: Some(NormSpec::rms(1e-5)),
+        feed_forward: FeedForward::Gated(GatedMlp {
+            intermediate: 128,
+            activation: Activation::Silu,
+            bias: false,
+        }),
+        post_feed_forward: None,
+        residual_scale: 1.0,
+    }
+}
+
+/// A llama of 64 x 2 layers with 300 tokens.
+fn llama() -> ModelSpec {
+    ModelSpec {
+        architecture: "llama".into(),
+        vocab_size: 300,
+        hidden_size: 64,
+        max_context: 4096,
+        embedding_scale: 1.0,
+        layers: vec![layer(), layer()],
+        final_norm: NormSpec::rms(1e-5),
+        head: HeadSpec {
+            tied: true,
+            bias: false,
+            softcap: None,
+            scale: 1.0,
+        },
+    }
+}
+
+/// Everything that is advertised, in one model.
+fn everything() -> ModelSpec {
+    let mut spec = llama();
+    let general = NormSpec {
+        kind: NormKind::Layer,
+        eps: 1e-6,
+        weight: true,
+        weight_offset: 1.0,
+        bias: true,
+    };
+    let a = &mut spec.layers[0];
+    a.attention.qkv_bias = true;
+    a.attention.output_bias = true;
+    a.attention.qk_norm = Some(QkNorm {
+        scope: QkNormScope::Head,
+        norm: NormSpec::rms(1e-6),
+    });
+    a.attention.window = Some(24);
+    a.attention.softcap = Some(50.0);
+    a.post_attention = Some(general);
+    a.post_feed_forward = Some(general);
+    a.residual_scale = 0.5;
+    let rope = a.attention.rope.as_mut().unwrap();
+    rope.dims = 8;
+    rope.layout = RopeLayout::Interleaved;
+    rope.scaling = Some(RopeScaling::Linear { factor: 2.0 });
+    let b = &mut spec.layers[1];
+    b.attention.rope = None;
+    b.attention.qk_norm = Some(QkNorm {
+        scope: QkNormScope::All,
+        norm: NormSpec::rms(1e-6),
+    });
+    b.pre_attention = None;
+    b.feed_forward = FeedForward::Gated(GatedMlp {
+        intermediate: 96,
+        activation: Activation::GeluErf,
+        bias: true,
+    });
+    let mut c = layer();
+    c.feed_forward = FeedForward::Gated(GatedMlp {
+        intermediate: 128,
+        activation: Activation::GeluTanh,
+        bias: false,
+    });
+    spec.layers.push(c);
+    spec.embedding_scale = 2.0;
+    spec.final_norm = general;
+    spec.head = HeadSpec {
+        tied: false,
+        bias: true,
+        softcap: Some(30.0),
+        scale: 0.25,
+    };
+    spec
+}
+
+/// Every matrix stored as `matrix`, every vector as f32.
+fn manifest(spec: &ModelSpec, matrix: WeightForm) -> WeightManifest {
+    spec.expected_weights()
+        .into_iter()
+        .map(|w| {
+            let form = if w.is_matrix() {
+                matrix
+            } else {
+                WeightForm::Dense(DType::F32)
+            };
+            let info = WeightInfo {
+                shape: w.shape,
+                form,
+            };
+            (w.id, info)
+        })
+        .collect()
+}
+
+fn affine(bits: u32, scale_dtype: DType) -> WeightForm {
+    WeightForm::Affine(AffineScheme {
+        bits: Bits::new(bits).unwrap(),
+        group_size: GroupSize::new(32).unwrap(),
+        scale_dtype,
+    })
+}
+
+fn plan(spec: &ModelSpec, matrix: WeightForm, precision: Precision) -> ExecutionPlan {
+    let device = DeviceInfo {
+        id: DeviceId("0".into()),
+        ordinal: 0,
+        name: "test".into(),
+        driver: "local-task".into(),
+    };
+    let request = PlanRequest {
+        precision: Some(precision),
+        quant: QuantRequest::Auto,
+        ..PlanRequest::default()
+    };
+    let device = capabilities(device, MemoryInfo::default(), None);
+    negotiate(spec, &manifest(spec, matrix), &device, &request).unwrap()
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape::Chunk { rows: 1 },
+    Shape::Chunk { rows: 16 },
+    Shape::Batch { lanes: 2 },
+];
+
+fn models() -> Vec<(&'static str, ModelSpec)> {
+    vec![("llama", llama()), ("everything", everything())]
+}
+
+fn forms() -> Vec<(&'static str, WeightForm, Precision)> {
+    vec![
+        ("f32", WeightForm::Dense(DType::F32), Precision::F32),
+        (
+            "f16-resident",
+            WeightForm::Dense(DType::F16),
+            Precision::F32,
+        ),
+        ("f16", WeightForm::Dense(DType::F16), Precision::F16),
+        ("bf16", WeightForm::Dense(DType::BF16), Precision::BF16),
+        ("q4", affine(4, DType::F16), Precision::F32),
+        ("q8", affine(8, DType::BF16), Precision::F32),
+        ("q2", affine(2, DType::F32), Precision::F16),
+    ]
+}
+
+#[test]
+fn text_and_signatures_are_the_same_every_time() {
+    for (_, spec) in models() {
+        for (_, matrix, precision) in forms() {
+            let plan = plan(&spec, matrix, precision);
+            for shape in SHAPES {
+                let first = module(&spec, &plan, shape);
+                assert_eq!(first, module(&spec, &plan.clone(), shape));
+                assert_eq!(first.functions.len(), 1 + readings(shape).len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_and_its_readings_take_every_weight_once() {
+    for (name, spec) in models() {
+        for (form, matrix, precision) in forms() {
+            let plan = plan(&spec, matrix, precision);
+            let module = module(&spec, &plan, Shape::Chunk { rows: 16 });
+            let mut taken = BTreeMap::new();
+            for function in module.functions.values() {
+                let mut own = std::collections::BTreeSet::new();
+                for slot in &function.arguments {
+                    assert!(own.insert(slot.role), "{:?} twice", slot.role);
+                    if let Role::Weight { id, part } = slot.role {
+                        taken.insert((id, part), slot.clone());
+                    }
+                }
+            }
+            let wanted: usize = plan
+                .weights
+                .iter()
+                .map(|w| layout::weight_tensors(w.resident, &shape_of(&spec, w.id)).len())
+                .sum();
+            assert_eq!(taken.len(), wanted, "{name} {form}");
+        }
+    }
+}
+
+#[test]
+fn caches_go_in_and_out_in_one_type() {
+    let spec = everything();
+    let plan = plan(&spec, WeightForm::Dense(DType::F32), Precision::F32);
+    let module = module(&spec, &plan, Shape::Batch { lanes: 2 });
+    let step = &module.functions["batch_2"];
+    let caches: Vec<_> = step
+        .results
+        .iter()
+        .filter(|slot| matches!(slot.role, Role::Cache { .. }))
+        .collect();
+    assert_eq!(caches.len(), 2 * 2 * spec.layers.len());
+    for slot in caches {
+        assert!(step.arguments.contains(slot), "{slot:?}");
+        assert_eq!(slot.shape.as_ref().unwrap()[0], None);
+    }
+}
+
+#[test]
+fn packed_decode_reduces_and_packed_prefill_multiplies_matrices() {
+    let spec = llama();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
+    let decode = module(&spec, &plan, Shape::Chunk { rows: 1 }).text;
+    assert!(!decode.contains("dot_general"));
+    let prefill = module(&spec, &plan, Shape::Chunk { rows: 16 }).text;
+    assert!(prefill.contains("dot_general"));
+}
+
+#[test]
+fn no_argument_sized_by_context_has_a_static_extent() {
+    let mut spec = llama();
+    let of = |spec: &ModelSpec| {
+        let plan = plan(spec, WeightForm::Dense(DType::F32), Precision::F32);
+        module(spec, &plan, Shape::Chunk { rows: 16 })
+    };
+    let short = of(&spec);
+    spec.max_context *= 8;
+    assert_eq!(short, of(&spec));
+}
+
+#[test]
+fn goldens() {
+    let mut spec = llama();
+    spec.layers.truncate(1);
+    for (name, matrix, shape) in [
+        ("llama-f32-chunk", WeightForm::Dense(DType::F32), SHAPES[1]),
+        ("llama-q4-decode", affine(4, DType::F16), SHAPES[0]),
+        (
+            "llama-bf16-batch",
+            WeightForm::Dense(DType::BF16),
+            SHAPES[2],
+        ),
+    ] {
+        let plan = plan(&spec, matrix, Precision::F32);
+        insta::assert_snapshot!(name, module(&spec, &plan, shape).text);
+    }
+}

@@ -1,0 +1,195 @@
+//! The backend: one HAL driver of the IREE runtime.
+
+use halfhitch_seam::{
+    BackendIdentity, ComputeBackend, DeviceCapabilities, DeviceId, DeviceInfo, ErrorCode,
+    MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
+};
+use halfhitch_xla_iree_sys::{DeviceOptions, IREE_VERSION, LogLevel, Runtime};
+
+use super::capabilities::capabilities;
+use super::error::seam_error;
+use super::memory;
+use super::session::XlaIreeSession;
+use super::steps::{Steps, all_shapes};
+use super::upload::upload;
+use crate::compiler::{Compiler, CompilerOptions, Target};
+
+/// When steps are compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompileAt {
+    /// All that a session may need, when it is opened.
+    #[default]
+    Open,
+    /// Each when it is first needed.
+    FirstUse,
+}
+
+/// How a backend runs.
+#[derive(Clone, Debug)]
+pub struct BackendOptions {
+    /// The HAL driver: `local-task`, `local-sync`.
+    pub driver: String,
+    /// Threads of `local-task`; 0 is one a physical core.
+    pub workers: u32,
+    /// Microseconds that an idle thread of `local-task` spins before it sleeps.
+    pub worker_spin_us: u32,
+    /// The compiler.
+    pub compiler: CompilerOptions,
+    /// When steps are compiled.
+    pub compile_at: CompileAt,
+}
+
+impl BackendOptions {
+    /// What suits a driver here: the environment's compiler and cache. `HALFHITCH_THREADS` sets the
+    /// threads.
+    pub fn for_driver(driver: &str) -> Self {
+        let threads = std::env::var("HALFHITCH_THREADS").ok();
+        Self {
+            driver: driver.to_owned(),
+            workers: threads.and_then(|t| t.parse().ok()).unwrap_or(0),
+            worker_spin_us: 100,
+            compiler: CompilerOptions::from_environment(IREE_VERSION),
+            compile_at: CompileAt::default(),
+        }
+    }
+}
+
+/// A driver of the IREE runtime as a compute backend.
+pub struct XlaIreeBackend {
+    runtime: Runtime,
+    options: BackendOptions,
+}
+
+impl XlaIreeBackend {
+    /// Makes a runtime for the options' driver.
+    ///
+    /// # Errors
+    /// `NotFound` for a driver that is not linked in or for which no code can be made; `Backend`.
+    pub fn new(options: BackendOptions) -> SeamResult<Self> {
+        let sink = |level, text: &str| match level {
+            LogLevel::Warn => tracing::warn!("{text}"),
+            LogLevel::Info => tracing::info!("{text}"),
+            LogLevel::Debug => tracing::debug!("{text}"),
+        };
+        let runtime = Runtime::new(Some(Box::new(sink))).map_err(seam_error)?;
+        let drivers = runtime.drivers();
+        if !drivers.contains(&options.driver) || target(&options.driver).is_none() {
+            return Err(SeamError::new(
+                ErrorCode::NotFound,
+                format!("no driver `{}` in this build", options.driver),
+            )
+            .hint(format!("there is {}", drivers.join(", "))));
+        }
+        Ok(Self { runtime, options })
+    }
+
+    fn device(&self, id: &DeviceId) -> SeamResult<DeviceInfo> {
+        let devices = self.devices()?;
+        let known: Vec<String> = devices.iter().map(|d| d.id.to_string()).collect();
+        devices.into_iter().find(|d| d.id == *id).ok_or_else(|| {
+            SeamError::new(
+                ErrorCode::NotFound,
+                format!("{} has no device `{id}`", self.options.driver),
+            )
+            .hint(format!("there is {}", known.join(", ")))
+        })
+    }
+
+    fn open_device(&self, id: &DeviceId) -> SeamResult<halfhitch_xla_iree_sys::Device> {
+        let options = DeviceOptions {
+            driver: self.options.driver.clone(),
+            selector: id.0.clone(),
+            workers: self.options.workers,
+            worker_spin_us: self.options.worker_spin_us,
+        };
+        self.runtime.open(&options).map_err(seam_error)
+    }
+}
+
+impl ComputeBackend for XlaIreeBackend {
+    fn identity(&self) -> BackendIdentity {
+        BackendIdentity {
+            name: format!("xla-iree:{}", self.options.driver),
+            version: env!("CARGO_PKG_VERSION").into(),
+            components: vec![("iree-runtime".into(), IREE_VERSION.into())],
+        }
+    }
+
+    fn devices(&self) -> SeamResult<Vec<DeviceInfo>> {
+        let found = self
+            .runtime
+            .devices(&self.options.driver)
+            .map_err(seam_error)?;
+        Ok(found
+            .into_iter()
+            .enumerate()
+            .map(|(ordinal, d)| DeviceInfo {
+                id: DeviceId(d.id),
+                ordinal,
+                name: if d.name.is_empty() {
+                    d.driver.clone()
+                } else {
+                    d.name
+                },
+                driver: d.driver,
+            })
+            .collect())
+    }
+
+    fn capabilities(&self, device: &DeviceId) -> SeamResult<DeviceCapabilities> {
+        let info = self.device(device)?;
+        let memory = if is_local(&self.options.driver) {
+            memory::host()
+        } else {
+            let stats = self.open_device(device)?.memory().map_err(seam_error)?;
+            MemoryInfo {
+                total: stats.total,
+                free: stats.free,
+            }
+        };
+        let target = target(&self.options.driver).map(|t| t.description);
+        Ok(capabilities(info, memory, target))
+    }
+
+    fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
+        let OpenRequest {
+            plan,
+            model,
+            weights,
+            control,
+        } = request;
+        control.cancel.check()?;
+        let info = self.device(&plan.device.id)?;
+        let target = target(&self.options.driver).ok_or_else(|| {
+            SeamError::unsupported(format!("no code for `{}`", self.options.driver))
+        })?;
+        let compiler = Compiler::open(&self.options.compiler, &control)?;
+        let device = self.open_device(&info.id)?;
+        let mut steps = Steps::new(compiler, target);
+        if self.options.compile_at == CompileAt::Open {
+            let shapes = all_shapes(plan);
+            steps
+                .load(&device, model, plan, &shapes, &control)
+                .in_context(|| "compiling the model")?;
+        }
+        let resident =
+            upload(&device, model, plan, weights, &control).in_context(|| "loading weights")?;
+        control.cancel.check()?;
+        Ok(Box::new(XlaIreeSession::new(
+            plan.clone(),
+            model.clone(),
+            device,
+            resident,
+            steps,
+        )))
+    }
+}
+
+fn is_local(driver: &str) -> bool {
+    matches!(driver, "local-task" | "local-sync")
+}
+
+/// What code is made for a driver; nothing for one that has no profile yet.
+fn target(driver: &str) -> Option<Target> {
+    is_local(driver).then(Target::host_cpu)
+}

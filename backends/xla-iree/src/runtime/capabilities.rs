@@ -1,0 +1,62 @@
+//! What a device of this backend can do.
+
+use std::collections::BTreeSet;
+
+use halfhitch_seam::{
+    Bits, DType, DeviceCapabilities, DeviceInfo, DeviceSampler, GroupSize, MemoryInfo,
+    ModelFeature, Precision, QuantSupport,
+};
+
+use crate::emitter::layout::PACKED_BITS;
+
+/// Rows of a full prefill chunk.
+pub const PREFILL_CHUNK: usize = 128;
+
+/// Most sequences of a session. Each has caches of its own; a step runs
+/// several of them at once.
+pub const MAX_SEQUENCES: usize = 64;
+
+/// Every part of a model that the emitter computes: all but mixtures of experts.
+pub fn features() -> BTreeSet<ModelFeature> {
+    ModelFeature::ALL
+        .into_iter()
+        .filter(|f| *f != ModelFeature::MixtureOfExperts)
+        .collect()
+}
+
+/// Schemes whose packed words are read as they lie in a checkpoint.
+pub fn quantization() -> Vec<QuantSupport> {
+    vec![QuantSupport {
+        bits: PACKED_BITS
+            .into_iter()
+            .filter_map(|b| Bits::new(b).ok())
+            .collect(),
+        group_sizes: GroupSize::ALL
+            .into_iter()
+            .filter_map(|g| GroupSize::new(g.into()).ok())
+            .collect(),
+        scale_dtypes: [DType::F32, DType::F16, DType::BF16].into(),
+        fused: true,
+    }]
+}
+
+/// Capabilities of a device. `codegen_target` is what code is generated for.
+pub fn capabilities(
+    device: DeviceInfo,
+    memory: MemoryInfo,
+    codegen_target: Option<String>,
+) -> DeviceCapabilities {
+    DeviceCapabilities {
+        device,
+        precisions: Precision::ALL.to_vec(),
+        resident: [DType::F32, DType::F16, DType::BF16].into(),
+        quantization: quantization(),
+        features: features(),
+        samplers: [DeviceSampler::Greedy].into(),
+        context_limit: None,
+        max_sequences: MAX_SEQUENCES,
+        prefill_chunk: PREFILL_CHUNK,
+        memory,
+        codegen_target,
+    }
+}

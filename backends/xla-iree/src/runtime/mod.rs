@@ -1,0 +1,15 @@
+//! Sessions: a compiled model, its weights and caches on a device.
+
+mod backend;
+mod cache;
+pub mod capabilities;
+mod error;
+mod function;
+mod memory;
+mod outputs;
+mod session;
+mod steps;
+mod upload;
+
+pub use backend::{BackendOptions, CompileAt, XlaIreeBackend};
+pub use session::XlaIreeSession;

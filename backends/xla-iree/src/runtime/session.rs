@@ -1,0 +1,473 @@
+//! A session: sequences, their caches, and the checks on everything that comes in at run time.
+//!
+//! A sequence's length changes only when a whole call has succeeded. What a failed or cancelled call
+//! left in a cache lies past the length, where it is overwritten before it is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use halfhitch_seam::model::RopeSpec;
+use halfhitch_seam::{
+    CancelToken, Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, LogitsRequest,
+    ModelSpec, NoObserver, OutputRequest, SeamError, SeamResult, SequenceId, Session, Stage,
+    StepOutput, TokenId,
+};
+use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
+
+use super::cache::{Cache, capacity_for};
+use super::error::seam_error;
+use super::outputs;
+use super::steps::{Steps, chunk_sizes, next_batch, next_chunk};
+use super::upload::Resident;
+use crate::emitter::layout::{CachePart, Role};
+use crate::emitter::{Reading, Shape, rope};
+
+struct Sequence {
+    len: usize,
+    cache: Cache,
+}
+
+/// A model open on a device.
+pub struct XlaIreeSession {
+    plan: ExecutionPlan,
+    model: ModelSpec,
+    device: Device,
+    weights: Resident,
+    steps: Steps,
+    chunks: Vec<usize>,
+    ropes: Vec<RopeSpec>,
+    tables: Vec<Buffer>,
+    table_rows: usize,
+    sequences: BTreeMap<SequenceId, Sequence>,
+    next: u64,
+    poisoned: Option<String>,
+}
+
+/// What a step was asked to run for one sequence: where it starts.
+#[derive(Clone, Copy)]
+struct LaneStart {
+    sequence: SequenceId,
+    position: usize,
+}
+
+impl XlaIreeSession {
+    /// A session without sequences.
+    pub fn new(
+        plan: ExecutionPlan,
+        model: ModelSpec,
+        device: Device,
+        weights: Resident,
+        steps: Steps,
+    ) -> Self {
+        Self {
+            chunks: chunk_sizes(&plan),
+            ropes: rope::distinct(&model),
+            plan,
+            model,
+            device,
+            weights,
+            steps,
+            tables: Vec::new(),
+            table_rows: 0,
+            sequences: BTreeMap::new(),
+            next: 0,
+            poisoned: None,
+        }
+    }
+
+    fn usable(&self) -> SeamResult<()> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(why) => Err(SeamError::new(
+                ErrorCode::Poisoned,
+                format!("an earlier failure left the session unusable: {why}"),
+            )
+            .hint("open a new session")),
+        }
+    }
+
+    fn sequence(&self, id: SequenceId) -> SeamResult<&Sequence> {
+        self.sequences.get(&id).ok_or_else(|| unknown(id))
+    }
+
+    fn sequence_mut(&mut self, id: SequenceId) -> SeamResult<&mut Sequence> {
+        self.sequences.get_mut(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// All that can be said against appending `tokens`.
+    fn check(&self, id: SequenceId, tokens: &[TokenId]) -> SeamResult<()> {
+        let len = self.sequence(id)?.len;
+        let vocabulary = self.model.vocab_size;
+        if let Some(token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(SeamError::invalid_input(format!(
+                "token {token} is outside the vocabulary of {vocabulary}"
+            )));
+        }
+        if tokens.len() > self.plan.context - len {
+            return Err(SeamError::new(
+                ErrorCode::ContextFull,
+                format!(
+                    "{id} has {len} tokens; {} more do not fit a context of {}",
+                    tokens.len(),
+                    self.plan.context
+                ),
+            )
+            .hint("truncate the sequence or open the session with a longer context"));
+        }
+        Ok(())
+    }
+
+    /// Makes room for positions up to `end` in a sequence's cache and in the rope tables.
+    fn reserve(&mut self, id: SequenceId, end: usize) -> SeamResult<()> {
+        let most = self.plan.context + self.chunks[self.chunks.len() - 1];
+        let device = self.device.clone();
+        let sequence = self.sequence_mut(id)?;
+        if end > sequence.cache.capacity() {
+            let capacity = capacity_for(end, most);
+            let live = sequence.len;
+            sequence.cache.grow(&device, capacity, live)?;
+        }
+        let rows = self.sequence(id)?.cache.capacity();
+        if rows > self.table_rows {
+            let tables = self
+                .ropes
+                .iter()
+                .map(|r| {
+                    let table = rope::table(r, rows);
+                    let bytes = bytes::Bytes::copy_from_slice(bytemuck::cast_slice(&table));
+                    let dims = [rows, 2, r.dims];
+                    Buffer::upload(&self.device, DType::F32, &dims, bytes, Policy::Copy)
+                        .map_err(seam_error)
+                })
+                .collect::<SeamResult<_>>()?;
+            self.tables = tables;
+            self.table_rows = rows;
+        }
+        Ok(())
+    }
+
+    /// Runs a step; the residual stream. Any failure from here on but a lack of memory is one whose
+    /// effect is unknown.
+    fn run(&mut self, shape: Shape, lanes: &[LaneStart], tokens: &[TokenId]) -> SeamResult<Buffer> {
+        let per_lane = shape.rows() / shape.lanes();
+        for lane in lanes {
+            // Nothing on the device clamps an index: this is what keeps a step inside its buffers.
+            let end = lane.position + per_lane;
+            let capacity = self.sequence(lane.sequence)?.cache.capacity();
+            if end > capacity || (!self.ropes.is_empty() && end > self.table_rows) {
+                return Err(SeamError::new(
+                    ErrorCode::Backend,
+                    format!("{} would leave its cache of {capacity}", lane.sequence),
+                ));
+            }
+        }
+        let result = self.run_unguarded(shape, lanes, tokens);
+        self.guard(result)
+    }
+
+    fn run_unguarded(
+        &mut self,
+        shape: Shape,
+        lanes: &[LaneStart],
+        tokens: &[TokenId],
+    ) -> SeamResult<Buffer> {
+        let step = self.steps.get(shape)?;
+        step.tokens
+            .write(0, bytemuck::cast_slice(tokens))
+            .map_err(seam_error)?;
+        let function = &mut step.step;
+        function.bind(&self.weights)?;
+        function.set(Role::Tokens, &step.tokens)?;
+        for (index, table) in self.tables.iter().enumerate() {
+            function.set(Role::RopeTable { index }, table)?;
+        }
+        for (lane, start) in lanes.iter().enumerate() {
+            function.set_number(Role::Position { lane }, start.position)?;
+            let cache = &self.sequences[&start.sequence].cache;
+            for (layer, part) in cache_slots(cache.layers()) {
+                function.set(Role::Cache { lane, layer, part }, cache.get(layer, part))?;
+            }
+        }
+        function.run()?;
+        let hidden = function.result(Role::Hidden)?;
+        for (lane, start) in lanes.iter().enumerate() {
+            let Some(sequence) = self.sequences.get_mut(&start.sequence) else {
+                return Err(unknown(start.sequence));
+            };
+            for (layer, part) in cache_slots(sequence.cache.layers()) {
+                let buffer = function.result(Role::Cache { lane, layer, part })?;
+                sequence.cache.replace(layer, part, buffer);
+            }
+        }
+        function.drop_results();
+        Ok(hidden)
+    }
+
+    fn read(
+        &mut self,
+        shape: Shape,
+        hidden: &Buffer,
+        row: Option<usize>,
+        what: Reading,
+    ) -> SeamResult<Vec<u8>> {
+        let step = self.steps.get(shape)?;
+        let result = step.read(&self.weights, hidden, row, what);
+        self.guard(result)
+    }
+
+    fn guard<T>(&mut self, result: SeamResult<T>) -> SeamResult<T> {
+        if let Err(e) = &result
+            && e.code != ErrorCode::OutOfMemory
+        {
+            self.poisoned = Some(e.message.clone());
+        }
+        result
+    }
+
+    fn load(&mut self, shapes: &[Shape], control: &Control<'_>) -> SeamResult<()> {
+        self.steps
+            .load(&self.device, &self.model, &self.plan, shapes, control)
+    }
+
+    fn prefill_chunks(
+        &mut self,
+        id: SequenceId,
+        tokens: &[TokenId],
+        output: OutputRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<StepOutput> {
+        control.cancel.check()?;
+        let start = self.sequence(id)?.len;
+        let vocabulary = self.model.vocab_size;
+        let mut out = StepOutput::default();
+        if output.logits == LogitsRequest::All {
+            let size = tokens.len().saturating_mul(vocabulary);
+            out.logits.try_reserve_exact(size).map_err(|_| {
+                SeamError::new(
+                    ErrorCode::OutOfMemory,
+                    format!("no memory for logits of {} positions", tokens.len()),
+                )
+                .hint("ask for the last position's, or prefill in parts")
+            })?;
+        }
+        let mut done = 0;
+        while done < tokens.len() {
+            let left = &tokens[done..];
+            let (rows, used) = next_chunk(&self.chunks, left.len());
+            let shape = Shape::Chunk { rows };
+            self.load(&[shape], control)?;
+            self.reserve(id, start + done + rows)?;
+            let mut padded = left[..used].to_vec();
+            padded.resize(rows, left[used - 1]);
+            let lane = LaneStart {
+                sequence: id,
+                position: start + done,
+            };
+            let hidden = self.run(shape, &[lane], &padded)?;
+            done += used;
+            if output.logits == LogitsRequest::All {
+                let row = (rows == 1).then_some(0);
+                let bytes = self.read(shape, &hidden, row, Reading::Logits)?;
+                let wanted = &bytes[..used * vocabulary * size_of::<f32>()];
+                out.logits.extend(outputs::logits(wanted)?);
+            }
+            if done == tokens.len() {
+                self.read_last(shape, &hidden, used - 1, output, &mut out)?;
+            }
+            control.progress(Stage::Prefill, done as u64, tokens.len() as u64);
+            control.cancel.check()?;
+        }
+        Ok(out)
+    }
+
+    /// Adds what was asked for of one row to `out`, which already has all logits if those were.
+    fn read_last(
+        &mut self,
+        shape: Shape,
+        hidden: &Buffer,
+        row: usize,
+        output: OutputRequest,
+        out: &mut StepOutput,
+    ) -> SeamResult<()> {
+        let wants_logits = output.logits == LogitsRequest::Last || output.top_logprobs > 0;
+        let vocabulary = self.model.vocab_size;
+        // Also where nothing was asked for: a broken model is told at once.
+        if output.sample.is_some() || (!wants_logits && output.logits == LogitsRequest::None) {
+            let bytes = self.read(shape, hidden, Some(row), Reading::Choice)?;
+            let token = outputs::choices(&bytes, vocabulary)?.first().copied();
+            out.token = token.filter(|_| output.sample.is_some());
+        }
+        if output.logits == LogitsRequest::All {
+            let last = &out.logits[out.logits.len() - vocabulary..];
+            out.top_logprobs = outputs::top_logprobs(last, output.top_logprobs as usize);
+        } else if wants_logits {
+            let bytes = self.read(shape, hidden, Some(row), Reading::Logits)?;
+            let logits = outputs::logits(&bytes)?;
+            out.top_logprobs = outputs::top_logprobs(&logits, output.top_logprobs as usize);
+            if output.logits == LogitsRequest::Last {
+                out.logits = logits;
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_group(
+        &mut self,
+        shape: Shape,
+        group: &[DecodeStep],
+        output: OutputRequest,
+    ) -> SeamResult<Vec<StepOutput>> {
+        let cancel = CancelToken::new();
+        let control = Control {
+            cancel: &cancel,
+            observer: &NoObserver,
+        };
+        self.load(&[shape], &control)?;
+        let mut lanes = Vec::with_capacity(group.len());
+        for step in group {
+            let position = self.sequence(step.sequence)?.len;
+            self.reserve(step.sequence, position + 1)?;
+            lanes.push(LaneStart {
+                sequence: step.sequence,
+                position,
+            });
+        }
+        let tokens: Vec<TokenId> = group.iter().map(|step| step.token).collect();
+        let hidden = self.run(shape, &lanes, &tokens)?;
+        let row = (shape.lanes() == 1).then_some(0);
+        let vocabulary = self.model.vocab_size;
+        let mut outs = vec![StepOutput::default(); group.len()];
+        let wants_logits = output.logits != LogitsRequest::None || output.top_logprobs > 0;
+        if output.sample.is_some() || !wants_logits {
+            let bytes = self.read(shape, &hidden, row, Reading::Choice)?;
+            let tokens = outputs::choices(&bytes, vocabulary)?;
+            for (out, token) in outs.iter_mut().zip(tokens) {
+                out.token = output.sample.map(|_| token);
+            }
+        }
+        if wants_logits {
+            let bytes = self.read(shape, &hidden, row, Reading::Logits)?;
+            let logits = outputs::logits(&bytes)?;
+            for (out, row) in outs.iter_mut().zip(logits.chunks_exact(vocabulary)) {
+                out.top_logprobs = outputs::top_logprobs(row, output.top_logprobs as usize);
+                if output.logits != LogitsRequest::None {
+                    out.logits = row.to_vec();
+                }
+            }
+        }
+        Ok(outs)
+    }
+}
+
+impl Session for XlaIreeSession {
+    fn plan(&self) -> &ExecutionPlan {
+        &self.plan
+    }
+
+    fn create_sequence(&mut self) -> SeamResult<SequenceId> {
+        self.usable()?;
+        if self.sequences.len() >= self.plan.max_sequences {
+            return Err(SeamError::unsupported(format!(
+                "more than {} sequences in this session",
+                self.plan.max_sequences
+            ))
+            .hint("release one, or plan for more sequences"));
+        }
+        let id = SequenceId(self.next);
+        self.next += 1;
+        let cache = Cache::new(&self.model, &self.plan);
+        self.sequences.insert(id, Sequence { len: 0, cache });
+        Ok(id)
+    }
+
+    fn sequence_len(&self, sequence: SequenceId) -> SeamResult<usize> {
+        Ok(self.sequence(sequence)?.len)
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        output: OutputRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<StepOutput> {
+        self.usable()?;
+        if tokens.is_empty() {
+            return Err(SeamError::invalid_input("an empty prompt"));
+        }
+        check_output(output)?;
+        self.check(sequence, tokens)?;
+        let out = self.prefill_chunks(sequence, tokens, output, control)?;
+        self.sequence_mut(sequence)?.len += tokens.len();
+        Ok(out)
+    }
+
+    fn decode(
+        &mut self,
+        steps: &[DecodeStep],
+        output: OutputRequest,
+    ) -> SeamResult<Vec<StepOutput>> {
+        self.usable()?;
+        if steps.is_empty() {
+            return Err(SeamError::invalid_input("a decode step of no sequences"));
+        }
+        check_output(output)?;
+        let mut seen = BTreeSet::new();
+        for step in steps {
+            if !seen.insert(step.sequence) {
+                return Err(SeamError::invalid_input(format!(
+                    "{} stands twice in one step",
+                    step.sequence
+                )));
+            }
+            self.check(step.sequence, &[step.token])?;
+        }
+        let mut outs = Vec::with_capacity(steps.len());
+        while outs.len() < steps.len() {
+            let left = &steps[outs.len()..];
+            let shape = next_batch(left.len());
+            outs.extend(self.decode_group(shape, &left[..shape.rows()], output)?);
+        }
+        for step in steps {
+            self.sequence_mut(step.sequence)?.len += 1;
+        }
+        Ok(outs)
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> SeamResult<()> {
+        self.usable()?;
+        let own = self.sequence_mut(sequence)?;
+        if len > own.len {
+            return Err(SeamError::invalid_input(format!(
+                "{sequence} has {} tokens and cannot be cut to {len}",
+                own.len
+            )));
+        }
+        own.len = len;
+        Ok(())
+    }
+
+    fn release(&mut self, sequence: SequenceId) -> SeamResult<()> {
+        let gone = self.sequences.remove(&sequence);
+        gone.ok_or_else(|| unknown(sequence))?;
+        // Steps still refer to the caches of their last run.
+        self.steps.release();
+        Ok(())
+    }
+}
+
+fn cache_slots(layers: usize) -> impl Iterator<Item = (usize, CachePart)> {
+    (0..layers).flat_map(|layer| [(layer, CachePart::Key), (layer, CachePart::Value)])
+}
+
+fn unknown(sequence: SequenceId) -> SeamError {
+    SeamError::invalid_input(format!("{sequence} does not exist in this session"))
+        .hint("it was never made, or it was released")
+}
+
+fn check_output(output: OutputRequest) -> SeamResult<()> {
+    match output.sample {
+        None | Some(DeviceSampler::Greedy) => Ok(()),
+        Some(other) => Err(SeamError::unsupported(format!("sampler {other:?}"))
+            .hint("ask for logits and sample on the host")),
+    }
+}

@@ -1,0 +1,1 @@
+//! Empty: this package exists to pin the IREE runtime source. See `Cargo.toml`.
