@@ -181,10 +181,13 @@ fn nan_weights(folder: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
+/// The same for a command of its own.
+type SpoiltFor = (fn(&Path), &'static [&'static str], &'static [&'static str]);
+
 #[test]
 fn tokenizers_and_templates_that_are_broken() {
     let folder = talking();
-    let cases: [(fn(&Path), &[&str], &[&str]); 4] = [
+    let cases: [SpoiltFor; 4] = [
         (
             |f| fs::write(f.join("tokenizer.json"), "{}").unwrap(),
             &["generate", "-p", "ab"],
