@@ -40,6 +40,7 @@
 
 #[cfg(feature = "abi")]
 pub mod abi;
+mod artifact_cache;
 mod backend;
 mod capability;
 mod control;
@@ -52,6 +53,7 @@ mod session;
 mod tensor;
 mod weights;
 
+pub use artifact_cache::{CacheAction, CacheEntry, CacheReport};
 pub use backend::{BackendIdentity, ComputeBackend, OpenRequest};
 pub use capability::{
     DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, MemoryInfo, QuantSupport,

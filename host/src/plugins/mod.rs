@@ -6,6 +6,7 @@
 //! have written is refused ([`trust`]).
 
 pub mod manifest;
+pub mod provider;
 pub mod search;
 pub mod trust;
 

@@ -48,6 +48,7 @@ pub fn root_module<C: Plugin>() -> PluginModuleRef {
         prefill,
         decode,
         truncate,
+        cache,
         release,
     }
     .leak_into_prefix()
@@ -142,6 +143,10 @@ extern "C" fn devices(handle: Handle) -> WireResult<RString> {
 
 extern "C" fn capabilities(handle: Handle, device: RStr<'_>) -> WireResult<RString> {
     guard(|| to_json(&backend(handle).capabilities(&DeviceId(device.into()))?))
+}
+
+extern "C" fn cache(handle: Handle, action: RStr<'_>) -> WireResult<RString> {
+    guard(|| to_json(&backend(handle).cache(from_json(&action)?)?))
 }
 
 extern "C" fn open(handle: Handle, request: WireOpen<'_>) -> WireResult<Handle> {

@@ -15,6 +15,7 @@ use super::wire::{
     from_wire, to_json, weights_to_wire,
 };
 use super::{STAGE_NOTE, STAGES};
+use crate::artifact_cache::{CacheAction, CacheReport};
 use crate::backend::{BackendIdentity, ComputeBackend, OpenRequest};
 use crate::capability::{DeviceCapabilities, DeviceId, DeviceInfo};
 use crate::control::{CancelToken, Control, Event, Observer};
@@ -126,6 +127,12 @@ impl ComputeBackend for PluginBackend {
     fn capabilities(&self, device: &DeviceId) -> SeamResult<DeviceCapabilities> {
         let json = self.inner.module.capabilities()(self.inner.handle, device.0.as_str().into());
         from_json(&from_wire(json)?)
+    }
+
+    fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
+        let action = to_json(&action)?;
+        let report = self.inner.module.cache()(self.inner.handle, action.as_rstr());
+        from_json(&from_wire(report)?)
     }
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {

@@ -63,6 +63,8 @@ pub struct PluginModule {
         extern "C" fn(Handle, RSlice<'_, WireDecode>, WireOutput) -> WireResult<RVec<WireStep>>,
     /// Cuts a sequence.
     pub truncate: extern "C" fn(Handle, u64, usize) -> WireResult<()>,
+    /// Does a [`CacheAction`](crate::CacheAction), given and answered as JSON.
+    pub cache: extern "C" fn(Handle, RStr<'_>) -> WireResult<RString>,
     /// Drops a sequence.
     #[sabi(last_prefix_field)]
     pub release: extern "C" fn(Handle, u64) -> WireResult<()>,

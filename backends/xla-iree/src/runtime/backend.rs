@@ -1,8 +1,8 @@
 //! The backend: one HAL driver of the IREE runtime.
 
 use halfhitch_seam::{
-    BackendIdentity, ComputeBackend, DeviceCapabilities, DeviceId, DeviceInfo, ErrorCode,
-    MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
+    BackendIdentity, CacheAction, CacheReport, ComputeBackend, DeviceCapabilities, DeviceId,
+    DeviceInfo, ErrorCode, MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
 };
 use halfhitch_xla_iree_sys::{DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 
@@ -149,6 +149,10 @@ impl ComputeBackend for XlaIreeBackend {
         };
         let target = target(&self.options.driver).map(|t| t.description);
         Ok(capabilities(info, memory, target))
+    }
+
+    fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
+        self.options.compiler.cache_report(action)
     }
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
