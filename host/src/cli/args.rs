@@ -40,6 +40,10 @@ pub struct Cli {
     /// No progress, notes or statistics on stderr; errors are still printed.
     #[arg(short, long, global = true)]
     pub quiet: bool,
+
+    /// A folder of backend plugins, looked in before the usual ones; may be given several times.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub plugin_dir: Vec<PathBuf>,
 }
 
 /// The commands.

@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::generate::{Printer, options, stats_line};
 use super::prompt::{no_template, tokenizer};
 use super::{Context, output, use_threads};
-use crate::engine::{Engine, FinishReason, GenerateOptions, Model, Registry};
+use crate::engine::{Engine, FinishReason, GenerateOptions, Model};
 use crate::text::{ChatTemplate, Message, RenderOptions};
 
 /// Longest line that is read, in bytes.
@@ -33,7 +33,7 @@ pub fn run(args: ChatArgs, context: &Context) -> Result<(), Failure> {
     use_threads(args.device.threads)?;
     let cancel = context.interrupt.token();
     let control = context.control(&cancel);
-    let target = Registry::default().select(&args.device.backend)?;
+    let target = context.registry().select(&args.device.backend)?;
     let model = Model::open(&args.model.model, &control)?;
     tokenizer(&model)?;
     let template = model.chat_template()?.ok_or_else(no_template)?;

@@ -25,6 +25,7 @@ mod progress;
 mod prompt;
 mod values;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -34,15 +35,22 @@ use self::args::{Cli, Command};
 use self::failure::{Failure, exit};
 use self::interrupt::Interrupt;
 use self::progress::Progress;
+use crate::engine::Registry;
 
 /// What every command works with.
 struct Context {
     interrupt: Interrupt,
     progress: Progress,
     quiet: bool,
+    plugin_dirs: Vec<PathBuf>,
 }
 
 impl Context {
+    /// All backends: built in and plugins.
+    fn registry(&self) -> Registry {
+        Registry::with_plugins(&self.plugin_dirs)
+    }
+
     /// Cancellation by Ctrl-C, and progress on stderr.
     fn control<'a>(&'a self, cancel: &'a CancelToken) -> Control<'a> {
         Control {
@@ -68,6 +76,7 @@ pub fn main() -> ExitCode {
                 interrupt,
                 progress: Progress::new(cli.quiet),
                 quiet: cli.quiet,
+                plugin_dirs: cli.plugin_dir,
             };
             run(cli.command, &context)
         });
@@ -83,11 +92,11 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(args, context),
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
-        Command::Backends(args) => backends::run(args),
+        Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),
         Command::Completions(args) => completions(args),
-        Command::Doctor(args) => doctor::run(args),
+        Command::Doctor(args) => doctor::run(args, context),
     }
 }
 
