@@ -3,7 +3,7 @@
 //! * stdout carries the result and nothing else; with `--json` it is exactly one object, also for a
 //!   failure: `{"error": {"code", "message", "context", "hint", "retryable"}}`.
 //! * stderr carries progress, notes, statistics, logs and errors.
-//! * Exit codes: [`exit`].
+//! * Exit codes: 0 success, 1 failure, 2 wrong usage, 130 ended by Ctrl-C.
 //! * A closed stdout (`halfhitch ... | head`) ends the program quietly.
 //! * The first Ctrl-C ends the work cleanly, with what there is; the second one ends the program.
 //!
