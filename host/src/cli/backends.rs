@@ -6,12 +6,12 @@ use halfhitch_seam::{DeviceCapabilities, QuantSupport, Size};
 
 use super::args::JsonArgs;
 use super::failure::{Failure, one_line};
-use super::output;
-use crate::engine::{BackendStatus, Registry, State};
+use super::{Context, output};
+use crate::engine::{BackendStatus, State};
 
 /// Runs the command.
-pub fn run(args: JsonArgs) -> Result<(), Failure> {
-    let rows = Registry::default().list();
+pub fn run(args: JsonArgs, context: &Context) -> Result<(), Failure> {
+    let rows = context.registry().list();
     if args.json {
         return output::json(&serde_json::json!({ "backends": rows }));
     }

@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::generate::{Printer, options, stats_line};
 use super::prompt::{no_template, tokenizer};
 use super::{Context, output, use_threads};
-use crate::engine::{Engine, FinishReason, GenerateOptions, Model, Registry};
+use crate::engine::{Engine, FinishReason, GenerateOptions, Model};
 use crate::text::{ChatTemplate, Message, RenderOptions};
 
 /// Longest line that is read, in bytes.
@@ -33,7 +33,7 @@ pub fn run(args: ChatArgs, context: &Context) -> Result<(), Failure> {
     use_threads(args.device.threads)?;
     let cancel = context.interrupt.token();
     let control = context.control(&cancel);
-    let target = Registry::default().select(&args.device.backend)?;
+    let target = context.registry().select(&args.device.backend)?;
     let model = Model::open(&args.model.model, &control)?;
     tokenizer(&model)?;
     let template = model.chat_template()?.ok_or_else(no_template)?;
@@ -187,7 +187,8 @@ impl<'a> Input<'a> {
 
 /// Where lines come from.
 enum Lines {
-    Terminal(Box<DefaultEditor>),
+    /// A terminal, and what was typed before; kept for this conversation alone, in memory.
+    Terminal(Vec<String>),
     Pipe,
 }
 
@@ -199,8 +200,7 @@ impl Lines {
         if !context.quiet {
             output::note("/help lists the commands, Ctrl-D leaves");
         }
-        let editor = DefaultEditor::new().map_err(terminal)?;
-        Ok(Self::Terminal(Box::new(editor)))
+        Ok(Self::Terminal(Vec::new()))
     }
 
     const fn interactive(&self) -> bool {
@@ -211,13 +211,18 @@ impl Lines {
     fn next(&mut self) -> Result<Option<String>, Failure> {
         match self {
             Self::Pipe => read_line(io::stdin().lock()).map_err(Failure::Error),
-            Self::Terminal(editor) => {
+            Self::Terminal(history) => {
+                // An editor takes Ctrl-C over for as long as it lives, so it lives for one line: while
+                // an answer comes, Ctrl-C is ours.
+                let mut editor = DefaultEditor::new().map_err(terminal)?;
+                for line in history.iter() {
+                    editor.add_history_entry(line).map_err(terminal)?;
+                }
                 let mut pressed = false;
                 loop {
                     match editor.readline("> ") {
                         Ok(line) => {
-                            // History is kept for this conversation alone, in memory.
-                            let _ = editor.add_history_entry(&line);
+                            history.push(line.clone());
                             return Ok(Some(line));
                         }
                         Err(ReadlineError::Eof) => return Ok(None),

@@ -17,8 +17,6 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// Ended by Ctrl-C.
     pub const INTERRUPTED: u8 = 130;
-    /// A bug in the program.
-    pub const BUG: i32 = 101;
 }
 
 /// Why a command did not end well.
@@ -92,7 +90,8 @@ pub fn one_line(message: &str) -> String {
         .collect()
 }
 
-/// A panic is a bug: it is told on one line, with where to take it, instead of a trace.
+/// A panic is a bug: it is told on one line, with where to take it, instead of a trace. One that nobody
+/// catches ends the program with Rust's own exit code for it, 101.
 pub fn install_panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic
@@ -109,7 +108,6 @@ pub fn install_panic_hook() {
             let trace = std::backtrace::Backtrace::force_capture();
             output::note(&trace.to_string());
         }
-        std::process::exit(exit::BUG);
     }));
 }
 

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::prompt::Source;
 use super::{Context, output, use_threads};
 use crate::engine::{
-    Completion, Engine, FinishReason, GenerateOptions, Model, Piece, Registry, Timings, TopLogit,
+    Completion, Engine, FinishReason, GenerateOptions, Model, Piece, Timings, TopLogit,
     check_prompt, peak_rss_bytes,
 };
 use crate::sampling::SamplingParams;
@@ -72,7 +72,7 @@ pub fn run(args: GenerateArgs, context: &Context) -> Result<(), Failure> {
     let source = Source::read(&args.prompt)?;
     let cancel = context.interrupt.token();
     let control = context.control(&cancel);
-    let target = Registry::default().select(&args.device.backend)?;
+    let target = context.registry().select(&args.device.backend)?;
     let model = Model::open(&args.model.model, &control)?;
     let prompt = source.tokens(&model, &args.prompt)?;
     // All that can be wrong with the prompt is said before gigabytes are loaded.

@@ -3,7 +3,7 @@
 //! * stdout carries the result and nothing else; with `--json` it is exactly one object, also for a
 //!   failure: `{"error": {"code", "message", "context", "hint", "retryable"}}`.
 //! * stderr carries progress, notes, statistics, logs and errors.
-//! * Exit codes: [`exit`].
+//! * Exit codes: 0 success, 1 failure, 2 wrong usage, 130 ended by Ctrl-C.
 //! * A closed stdout (`halfhitch ... | head`) ends the program quietly.
 //! * The first Ctrl-C ends the work cleanly, with what there is; the second one ends the program.
 //!
@@ -23,7 +23,9 @@ mod output;
 mod plan;
 mod progress;
 mod prompt;
+mod values;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -33,15 +35,22 @@ use self::args::{Cli, Command};
 use self::failure::{Failure, exit};
 use self::interrupt::Interrupt;
 use self::progress::Progress;
+use crate::engine::Registry;
 
 /// What every command works with.
 struct Context {
     interrupt: Interrupt,
     progress: Progress,
     quiet: bool,
+    plugin_dirs: Vec<PathBuf>,
 }
 
 impl Context {
+    /// All backends: built in and plugins.
+    fn registry(&self) -> Registry {
+        Registry::with_plugins(&self.plugin_dirs)
+    }
+
     /// Cancellation by Ctrl-C, and progress on stderr.
     fn control<'a>(&'a self, cancel: &'a CancelToken) -> Control<'a> {
         Control {
@@ -67,6 +76,7 @@ pub fn main() -> ExitCode {
                 interrupt,
                 progress: Progress::new(cli.quiet),
                 quiet: cli.quiet,
+                plugin_dirs: cli.plugin_dir,
             };
             run(cli.command, &context)
         });
@@ -82,11 +92,11 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(args, context),
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
-        Command::Backends(args) => backends::run(args),
+        Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),
         Command::Completions(args) => completions(args),
-        Command::Doctor(args) => doctor::run(args),
+        Command::Doctor(args) => doctor::run(args, context),
     }
 }
 

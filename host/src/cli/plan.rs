@@ -7,13 +7,13 @@ use halfhitch_seam::{ExecutionPlan, Size};
 use super::args::PlanArgs;
 use super::failure::Failure;
 use super::{Context, output, use_threads};
-use crate::engine::{Model, Registry, Target};
+use crate::engine::{Model, Target};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
     use_threads(args.device.threads)?;
     let cancel = context.interrupt.token();
-    let target = Registry::default().select(&args.device.backend)?;
+    let target = context.registry().select(&args.device.backend)?;
     let model = Model::open(&args.model.model, &context.control(&cancel))?;
     let plan = model.plan(&target, &args.device.plan_request())?;
     context.progress.clear();

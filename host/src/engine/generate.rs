@@ -384,3 +384,6 @@ fn top(logits: &[f32], n: usize) -> Vec<TopLogit> {
     all.sort_unstable_by(order);
     all
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! selected is opened. A provider that cannot work is one row with its reason and hides no other.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use halfhitch_seam::{
     ComputeBackend, DeviceCapabilities, DeviceInfo, ErrorCode, ResultExt, SeamError, SeamResult,
 };
 use serde::Serialize;
+
+use crate::plugins::provider::providers;
 
 /// What a user selects: `backend[:driver[:selector]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,34 +156,53 @@ impl fmt::Debug for Target {
 }
 
 /// All backends, in the order in which they are listed.
-pub struct Registry(Vec<Box<dyn Provider>>);
+pub struct Registry {
+    providers: Vec<Box<dyn Provider>>,
+    /// Providers whose name was taken: listed, never selected.
+    hidden: Vec<BackendStatus>,
+}
 
 impl Default for Registry {
     /// The built-in backends.
     fn default() -> Self {
-        Self(vec![Box::new(BuiltIn)])
+        Self {
+            providers: vec![Box::new(BuiltIn)],
+            hidden: Vec::new(),
+        }
     }
 }
 
 impl Registry {
-    /// Adds a provider. A backend and driver that are there already stay, so that nothing can take
-    /// the place of a built-in one; the newcomer is returned.
-    ///
-    /// # Errors
-    /// The provider itself, where its name is taken.
-    pub fn register(&mut self, provider: Box<dyn Provider>) -> Result<(), Box<dyn Provider>> {
-        let (backend, driver) = (provider.backend(), provider.driver());
-        let mut all = self.0.iter();
-        if all.any(|p| p.backend() == backend && p.driver() == driver) {
-            return Err(provider);
+    /// The built-in backends, and every plugin that is found: in the folders named, then in the usual
+    /// ones. Nothing is loaded yet.
+    pub fn with_plugins(named: &[PathBuf]) -> Self {
+        let mut registry = Self::default();
+        for plugin in providers(named) {
+            registry.register(Box::new(plugin));
         }
-        self.0.push(provider);
-        Ok(())
+        registry
+    }
+
+    /// Adds a provider. A backend and driver that are there already stay, so that nothing can take
+    /// the place of a built-in one; the newcomer is listed with that reason.
+    pub fn register(&mut self, provider: Box<dyn Provider>) {
+        let (backend, driver) = (provider.backend(), provider.driver());
+        let mut all = self.providers.iter();
+        let Some(first) = all.find(|p| p.backend() == backend && p.driver() == driver) else {
+            return self.providers.push(provider);
+        };
+        let mut row = empty_row(provider.as_ref());
+        row.reason = Some(format!(
+            "the name is that of {}, which comes first",
+            first.origin()
+        ));
+        self.hidden.push(row);
     }
 
     /// Every backend with its state, devices and capabilities.
     pub fn list(&self) -> Vec<BackendStatus> {
-        self.0.iter().map(|p| status(p.as_ref())).collect()
+        let found = self.providers.iter().map(|p| status(p.as_ref()));
+        found.chain(self.hidden.iter().cloned()).collect()
     }
 
     /// Opens the backend that `selection` names and finds the device.
@@ -205,13 +227,13 @@ impl Registry {
 
     fn provider(&self, selection: &Selection) -> SeamResult<&dyn Provider> {
         let mut matching = self
-            .0
+            .providers
             .iter()
             .filter(|p| p.backend() == selection.backend)
             .peekable();
         if matching.peek().is_none() {
             let names = self
-                .0
+                .providers
                 .iter()
                 .map(|p| format!("{}:{}", p.backend(), p.driver()));
             return Err(not_found(
@@ -273,8 +295,8 @@ fn pick<'a>(devices: &'a [DeviceInfo], selector: Option<&str>) -> SeamResult<&'a
         })
 }
 
-fn status(provider: &dyn Provider) -> BackendStatus {
-    let mut row = BackendStatus {
+fn empty_row(provider: &dyn Provider) -> BackendStatus {
+    BackendStatus {
         name: format!("{}:{}", provider.backend(), provider.driver()),
         driver: provider.driver().into(),
         origin: provider.origin(),
@@ -283,7 +305,11 @@ fn status(provider: &dyn Provider) -> BackendStatus {
         version: None,
         components: Vec::new(),
         devices: Vec::new(),
-    };
+    }
+}
+
+fn status(provider: &dyn Provider) -> BackendStatus {
+    let mut row = empty_row(provider);
     let found = provider.open().and_then(|backend| {
         let identity = backend.identity();
         row.version = Some(identity.version);
@@ -333,7 +359,7 @@ mod tests {
     fn registry() -> Registry {
         let mut registry = Registry::default();
         for (name, driver) in [("xla", "cuda"), ("xla", "vulkan")] {
-            assert!(registry.register(Box::new(Broken(name, driver))).is_ok());
+            registry.register(Box::new(Broken(name, driver)));
         }
         registry
     }
@@ -393,8 +419,27 @@ mod tests {
 
     #[test]
     fn a_name_is_never_taken_over() {
-        let taken = registry().register(Box::new(Broken("reference-cpu", "cpu")));
-        assert!(taken.is_err());
+        let mut registry = registry();
+        registry.register(Box::new(Broken("reference-cpu", "cpu")));
+        let rows = registry.list();
+        assert_eq!(
+            (rows[0].state, rows[0].origin.as_str()),
+            (State::Ready, "built in")
+        );
+        let newcomer = rows.last().unwrap();
+        assert_eq!(
+            (newcomer.name.as_str(), newcomer.state),
+            ("reference-cpu:cpu", State::Failed)
+        );
+        assert!(
+            newcomer
+                .reason
+                .as_ref()
+                .unwrap()
+                .contains("built in, which comes first")
+        );
+        let selected = registry.select(&"reference-cpu".parse().unwrap());
+        assert!(selected.is_ok());
     }
 
     #[test]

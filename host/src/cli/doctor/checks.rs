@@ -16,10 +16,10 @@ use crate::import::ModelLocator;
 const LITTLE_MEMORY: u64 = 1 << 30;
 
 /// Every check, in the order in which they are printed.
-pub fn all() -> Vec<Check> {
+pub fn all(registry: &Registry) -> Vec<Check> {
     let locator = ModelLocator::from_env();
     let mut out = vec![processor(), memory()];
-    out.extend(backends());
+    out.extend(backends(registry));
     out.push(match &locator.cache {
         Some(folder) => cache(folder),
         None => {
@@ -65,8 +65,8 @@ fn meminfo(info: &str, key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-fn backends() -> Vec<Check> {
-    let rows = Registry::default().list();
+fn backends(registry: &Registry) -> Vec<Check> {
+    let rows = registry.list();
     let any = rows.iter().any(|r| r.state == State::Ready);
     rows.into_iter()
         .map(|row| {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::JsonArgs;
 use super::failure::{Failure, one_line};
-use super::output;
+use super::{Context, output};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,8 +57,8 @@ impl Check {
 }
 
 /// Runs the command.
-pub fn run(args: JsonArgs) -> Result<(), Failure> {
-    let checks = checks::all();
+pub fn run(args: JsonArgs, context: &Context) -> Result<(), Failure> {
+    let checks = checks::all(&context.registry());
     let healthy = checks.iter().all(|c| c.verdict != Verdict::Fail);
     if args.json {
         output::json(&serde_json::json!({ "ok": healthy, "checks": checks }))?;
