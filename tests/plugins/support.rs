@@ -6,13 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 use halfhitch::checkpoint::Checkpoint;
+use halfhitch::plugins::Plugin;
+use halfhitch::plugins::deadline::within;
 use halfhitch::plugins::manifest::Manifest;
 use halfhitch::plugins::search::SearchPath;
 use halfhitch_seam::{
-    CancelToken, ComputeBackend, Control, DecodeStep, ErrorCode, NoObserver, OpenRequest,
-    OutputRequest, PlanRequest, SeamResult, Session, negotiate,
+    CancelToken, ComputeBackend, Control, DecodeStep, DeviceCapabilities, ErrorCode, NoObserver,
+    OpenRequest, OutputRequest, PlanRequest, SeamResult, Session, negotiate,
 };
 use tempfile::TempDir;
 
@@ -33,7 +37,7 @@ impl Folder {
     pub fn reference() -> Self {
         Self::with(
             "reference",
-            "reference-cpu:plugin",
+            "reference-cpu-plugin",
             "halfhitch-reference-cpu-plugin",
         )
     }
@@ -177,6 +181,19 @@ pub fn run_in_child(test: &str, fault: &str) -> String {
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr)
     )
+}
+
+/// A plugin's devices with what each can do, unless it hangs.
+pub fn survey(plugin: &Arc<Plugin>, limit: Duration) -> SeamResult<Vec<DeviceCapabilities>> {
+    let asked = Arc::clone(plugin);
+    within(limit, move || {
+        let backend = asked.backend()?;
+        let devices = backend.devices()?;
+        devices
+            .iter()
+            .map(|d| backend.capabilities(&d.id))
+            .collect()
+    })
 }
 
 const PROMPT: [u32; 5] = [3, 1, 4, 1, 5];

@@ -7,7 +7,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use halfhitch_seam::{Bits, DType, GroupSize, PlanRequest, Precision, QuantRequest, TokenId};
+use halfhitch_seam::{
+    Bits, CacheAction, DType, GroupSize, PlanRequest, Precision, QuantRequest, TokenId,
+};
 
 use super::values;
 use crate::engine::Selection;
@@ -63,6 +65,10 @@ pub enum Command {
     Import(ImportArgs),
     /// Quantise a dense checkpoint folder.
     Quantize(QuantizeArgs),
+    /// List, check or clear what is kept on disk: compiled code and imported models.
+    Cache(CacheArgs),
+    /// Write the manifest that makes a library a plugin.
+    PluginManifest(PluginManifestArgs),
     /// Print a shell completion script.
     Completions(CompletionsArgs),
     /// Check this machine, its models and backends, and say how to fix what is wrong.
@@ -79,6 +85,8 @@ impl Command {
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
             Self::Quantize(a) => a.json,
+            Self::Cache(a) => a.json,
+            Self::PluginManifest(a) => a.json,
             Self::Chat(_) | Self::Completions(_) => false,
         }
     }
@@ -130,8 +138,76 @@ impl DeviceArgs {
             quant: self.quant.into(),
             context: self.context.map(NonZeroUsize::get),
             sequences: 1,
+            threads: self.threads.map(NonZeroUsize::get),
         }
     }
+}
+
+/// `halfhitch cache`.
+#[derive(Debug, Args)]
+pub struct CacheArgs {
+    /// What to do.
+    #[arg(value_name = "ACTION", default_value = "list")]
+    pub action: CacheCommand,
+
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to do with the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheCommand {
+    /// Show what is kept.
+    List,
+    /// Read everything and say what is damaged (exit code 1 where something is).
+    Verify,
+    /// Remove everything. It is made again when it is needed.
+    Clear,
+}
+
+impl From<CacheCommand> for CacheAction {
+    fn from(command: CacheCommand) -> Self {
+        match command {
+            CacheCommand::List => Self::List,
+            CacheCommand::Verify => Self::Verify,
+            CacheCommand::Clear => Self::Clear,
+        }
+    }
+}
+
+/// `halfhitch plugin-manifest`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes NAME.plugin.json beside the library: for libmine.so, mine.plugin.json. Put both in a folder that
+only you can write and name it with --plugin-dir or HALFHITCH_PLUGIN_PATH.
+
+Example:
+  halfhitch plugin-manifest plugins/libmine.so --name mine:npu --driver npu")]
+pub struct PluginManifestArgs {
+    /// The library, built for this machine with this version of halfhitch.
+    #[arg(value_name = "LIBRARY")]
+    pub library: PathBuf,
+
+    /// The name that its backend calls itself: `backend` or `backend:driver`.
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+
+    /// The driver or engine.
+    #[arg(long, value_name = "DRIVER")]
+    pub driver: String,
+
+    /// The plugin's version.
+    #[arg(long, value_name = "VERSION", default_value = env!("CARGO_PKG_VERSION"))]
+    pub plugin_version: String,
+
+    /// Version of something that it stands on, as NAME=VERSION; may be given several times.
+    #[arg(long, value_name = "NAME=VERSION", value_parser = values::pair)]
+    pub component: Vec<(String, String)>,
+
+    /// Print the manifest as JSON as well.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What to do with quantised weights.

@@ -11,6 +11,7 @@
 
 pub mod args;
 mod backends;
+mod cache;
 mod chat;
 mod convert;
 mod doctor;
@@ -21,6 +22,7 @@ mod interrupt;
 mod logging;
 mod output;
 mod plan;
+mod plugin_manifest;
 mod progress;
 mod prompt;
 mod values;
@@ -95,6 +97,8 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),
+        Command::Cache(args) => cache::run(&args, context),
+        Command::PluginManifest(args) => plugin_manifest::run(&args),
         Command::Completions(args) => completions(args),
         Command::Doctor(args) => doctor::run(args, context),
     }

@@ -91,6 +91,16 @@ pub fn scale_dtype(text: &str) -> Result<DType, String> {
     precision(text).map(Precision::dtype)
 }
 
+/// A name and a version.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, version)) if !name.is_empty() && !version.is_empty() => {
+            Ok((name.into(), version.into()))
+        }
+        _ => Err("NAME=VERSION is wanted".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,14 +8,20 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use halfhitch_reference_cpu::ReferenceCpu;
 use halfhitch_seam::{
-    ComputeBackend, DeviceCapabilities, DeviceInfo, ErrorCode, ResultExt, SeamError, SeamResult,
+    CacheAction, CacheReport, ComputeBackend, DeviceCapabilities, DeviceInfo, ErrorCode, ResultExt,
+    SeamError, SeamResult,
 };
 use serde::Serialize;
 
+use crate::plugins::deadline::within;
 use crate::plugins::provider::providers;
+
+/// How long a backend may take to say what devices it has.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a user selects: `backend[:driver[:selector]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +79,16 @@ pub trait Provider: Send + Sync {
 
     /// Where it comes from: `built in`, or a plugin's file.
     fn origin(&self) -> String;
+
+    /// Its version, where that is known before it is started.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    /// Versions of what it stands on, where those are known before it is started.
+    fn components(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     /// Starts the backend.
     ///
@@ -157,7 +173,7 @@ impl fmt::Debug for Target {
 
 /// All backends, in the order in which they are listed.
 pub struct Registry {
-    providers: Vec<Box<dyn Provider>>,
+    providers: Vec<Arc<dyn Provider>>,
     /// Providers whose name was taken: listed, never selected.
     hidden: Vec<BackendStatus>,
 }
@@ -166,7 +182,7 @@ impl Default for Registry {
     /// The built-in backends.
     fn default() -> Self {
         Self {
-            providers: vec![Box::new(BuiltIn)],
+            providers: vec![Arc::new(BuiltIn)],
             hidden: Vec::new(),
         }
     }
@@ -178,14 +194,14 @@ impl Registry {
     pub fn with_plugins(named: &[PathBuf]) -> Self {
         let mut registry = Self::default();
         for plugin in providers(named) {
-            registry.register(Box::new(plugin));
+            registry.register(Arc::new(plugin));
         }
         registry
     }
 
     /// Adds a provider. A backend and driver that are there already stay, so that nothing can take
     /// the place of a built-in one; the newcomer is listed with that reason.
-    pub fn register(&mut self, provider: Box<dyn Provider>) {
+    pub fn register(&mut self, provider: Arc<dyn Provider>) {
         let (backend, driver) = (provider.backend(), provider.driver());
         let mut all = self.providers.iter();
         let Some(first) = all.find(|p| p.backend() == backend && p.driver() == driver) else {
@@ -199,10 +215,33 @@ impl Registry {
         self.hidden.push(row);
     }
 
-    /// Every backend with its state, devices and capabilities.
+    /// Every backend with its state, devices and capabilities. One that does not answer in time is a
+    /// row that says so.
     pub fn list(&self) -> Vec<BackendStatus> {
-        let found = self.providers.iter().map(|p| status(p.as_ref()));
+        let found = self.providers.iter().map(|p| status(p, PATIENCE));
         found.chain(self.hidden.iter().cloned()).collect()
+    }
+
+    /// Every backend that keeps something on disk does `action` on it. Backends that share a folder
+    /// count once; one that does not work is left out.
+    ///
+    /// # Errors
+    /// The first failure of a backend that does work.
+    pub fn caches(&self, action: CacheAction) -> SeamResult<Vec<CacheReport>> {
+        let mut reports: Vec<CacheReport> = Vec::new();
+        for provider in &self.providers {
+            let asked = Arc::clone(provider);
+            let Ok(backend) = within(PATIENCE, move || asked.open()) else {
+                continue;
+            };
+            if let Some(report) = backend.cache(action)? {
+                match reports.iter_mut().find(|r| r.folder == report.folder) {
+                    Some(first) => first.freed += report.freed,
+                    None => reports.push(report),
+                }
+            }
+        }
+        Ok(reports)
     }
 
     /// Opens the backend that `selection` names and finds the device.
@@ -302,23 +341,29 @@ fn empty_row(provider: &dyn Provider) -> BackendStatus {
         origin: provider.origin(),
         state: State::Failed,
         reason: None,
-        version: None,
-        components: Vec::new(),
+        version: provider.version(),
+        components: provider.components(),
         devices: Vec::new(),
     }
 }
 
-fn status(provider: &dyn Provider) -> BackendStatus {
-    let mut row = empty_row(provider);
-    let found = provider.open().and_then(|backend| {
-        let identity = backend.identity();
-        row.version = Some(identity.version);
-        row.components = identity.components;
+/// A provider's row, with its devices where it answers within `limit`.
+fn status(provider: &Arc<dyn Provider>, limit: Duration) -> BackendStatus {
+    let mut row = empty_row(provider.as_ref());
+    let asked = Arc::clone(provider);
+    let found = within(limit, move || {
+        let backend = asked.open()?;
         let devices = backend.devices()?;
-        devices
+        let devices: SeamResult<Vec<_>> = devices
             .iter()
             .map(|d| backend.capabilities(&d.id))
-            .collect::<SeamResult<Vec<_>>>()
+            .collect();
+        Ok((backend.identity(), devices?))
+    })
+    .map(|(identity, devices)| {
+        row.version = Some(identity.version);
+        row.components = identity.components;
+        devices
     });
     match found {
         Ok(devices) if devices.is_empty() => {
@@ -359,7 +404,7 @@ mod tests {
     fn registry() -> Registry {
         let mut registry = Registry::default();
         for (name, driver) in [("xla", "cuda"), ("xla", "vulkan")] {
-            registry.register(Box::new(Broken(name, driver)));
+            registry.register(Arc::new(Broken(name, driver)));
         }
         registry
     }
@@ -420,7 +465,7 @@ mod tests {
     #[test]
     fn a_name_is_never_taken_over() {
         let mut registry = registry();
-        registry.register(Box::new(Broken("reference-cpu", "cpu")));
+        registry.register(Arc::new(Broken("reference-cpu", "cpu")));
         let rows = registry.list();
         assert_eq!(
             (rows[0].state, rows[0].origin.as_str()),

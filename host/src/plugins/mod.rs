@@ -5,6 +5,7 @@
 //! hides no other. A library runs as part of the host once loaded, so one that somebody else could
 //! have written is refused ([`trust`]).
 
+pub mod deadline;
 pub mod manifest;
 pub mod provider;
 pub mod search;
@@ -12,9 +13,8 @@ pub mod trust;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use halfhitch_seam::{ComputeBackend, DeviceCapabilities, ErrorCode, SeamError, SeamResult, abi};
+use halfhitch_seam::{ComputeBackend, ErrorCode, SeamError, SeamResult, abi};
 use once_cell::sync::OnceCell;
 
 use manifest::Manifest;
@@ -140,36 +140,6 @@ fn check_identity(manifest: &Manifest, backend: &dyn ComputeBackend) -> SeamResu
         format!("it calls itself `{name}`, its manifest `{}`", manifest.name),
     )
     .hint("make the manifest again with `halfhitch plugin-manifest`"))
-}
-
-/// A usable plugin's devices with what each can do.
-///
-/// The question is asked on a thread of its own and given up after `limit`, so that a driver that
-/// hangs costs its own row only.
-///
-/// # Errors
-/// Whatever loading or asking answers; `Backend` where there is no answer in time.
-pub fn survey(plugin: &Arc<Plugin>, limit: Duration) -> SeamResult<Vec<DeviceCapabilities>> {
-    let (send, receive) = std::sync::mpsc::channel();
-    let asked = Arc::clone(plugin);
-    std::thread::spawn(move || {
-        let answer = asked.backend().and_then(|backend| {
-            let devices = backend.devices()?;
-            devices
-                .iter()
-                .map(|d| backend.capabilities(&d.id))
-                .collect()
-        });
-        // Nobody listens any more where the answer came too late.
-        let _ = send.send(answer);
-    });
-    receive.recv_timeout(limit).unwrap_or_else(|_| {
-        Err(SeamError::new(
-            ErrorCode::Backend,
-            format!("no answer within {} s", limit.as_secs_f32()),
-        )
-        .hint("the plugin or its driver hangs"))
-    })
 }
 
 /// Every plugin in the folders of `path`, in order. Where two have the same name the first counts and

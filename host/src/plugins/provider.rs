@@ -47,6 +47,15 @@ impl Provider for PluginProvider {
         self.plugin.manifest_path().display().to_string()
     }
 
+    fn version(&self) -> Option<String> {
+        self.plugin.manifest().map(|m| m.version.clone())
+    }
+
+    fn components(&self) -> Vec<(String, String)> {
+        let manifest = self.plugin.manifest();
+        manifest.map_or_else(Vec::new, |m| m.components.clone().into_iter().collect())
+    }
+
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {
         self.plugin.backend()
     }

@@ -12,7 +12,7 @@ struct Plugin(ReferenceCpu);
 impl ComputeBackend for Plugin {
     fn identity(&self) -> BackendIdentity {
         BackendIdentity {
-            name: "reference-cpu:plugin".into(),
+            name: "reference-cpu-plugin".into(),
             ..self.0.identity()
         }
     }

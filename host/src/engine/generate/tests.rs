@@ -36,6 +36,7 @@ impl Counter {
                 context,
                 max_sequences: 1,
                 prefill_chunk: 4,
+                threads: None,
                 weights: Vec::new(),
                 memory: MemoryEstimate::default(),
                 choices: Vec::new(),
