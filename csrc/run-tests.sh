@@ -74,7 +74,7 @@ check() {
   esac
 }
 
-sanitize=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
+sanitize=(-O1 "-fsanitize=address,undefined" -fno-sanitize-recover=all)
 # The tests ask for more memory than there is; the sanitizer must answer as malloc would.
 export ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=1:strict_string_checks=1"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
@@ -104,11 +104,13 @@ else
 fi
 
 # SPIR-V that any Vulkan 1.3 device with 8 and 16 bit storage takes; without memoisation, because
-# with it every call after the first reads the first call's inputs.
+# with it every call after the first reads the first call's inputs. (Used by name below.)
+# shellcheck disable=SC2034
 vulkan=(
   --iree-hal-target-backends=vulkan-spirv --iree-hal-memoization=false
   "--iree-vulkan-target-features=spirv:v1.3,cap:Shader,cap:Float16,cap:StorageBuffer16BitAccess,cap:StorageUniform16,cap:Int8,cap:StorageBuffer8BitAccess,cap:UniformAndStorageBuffer8BitAccess,cap:Int16,cap:Int64,ext:SPV_KHR_16bit_storage,ext:SPV_KHR_8bit_storage,ext:SPV_KHR_storage_buffer_storage_class"
 )
+# shellcheck disable=SC2034
 cuda=(--iree-hal-target-backends=cuda --iree-cuda-target=sm_80)
 for driver in cuda vulkan; do
   if ! use "$driver" 2>/dev/null; then

@@ -245,7 +245,8 @@ typedef struct hh_iree_upload_t {
 //
 // The memory must stay valid and unchanged until `release` is called: exactly once, whatever
 // happens: before this returns when it was copied or failed, and when the last user of the buffer is
-// gone when it was imported. (With a NULL `upload` or a zero `struct_size` there is nothing to call.)
+// gone when it was imported. A driver's queue is a user, too: there the callback may come from a
+// thread of the driver's, a moment after the last handle was freed. (With a NULL `upload` or a zero `struct_size` there is nothing to call.)
 // hh_iree_buffer_origin tells which.
 //
 // TRAP: a program may update its arguments in place. Give no argument that a program updates memory

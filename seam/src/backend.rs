@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::artifact_cache::{CacheAction, CacheReport};
 use crate::capability::{DeviceCapabilities, DeviceId, DeviceInfo};
 use crate::control::Control;
 use crate::error::SeamResult;
@@ -59,4 +60,13 @@ pub trait ComputeBackend: Send + Sync {
     /// `NotFound`, `OutOfMemory`, `Cancelled`, `Incompatible`, `Backend`; `NonFinite` where a weight
     /// holds a NaN or an infinity and the backend looks.
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>>;
+
+    /// Lists, verifies or clears what the backend keeps on disk. `None` where it keeps nothing.
+    ///
+    /// # Errors
+    /// `Io`; `InvalidInput` where the folder cannot be trusted.
+    fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
+        let _ = action;
+        Ok(None)
+    }
 }

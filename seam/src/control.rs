@@ -1,13 +1,27 @@
 //! How a caller follows and stops long work.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{ErrorCode, SeamError, SeamResult};
 
 /// Stops work from another thread or a signal handler. Clones share the flag.
-#[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct CancelToken(Arc<Flag>);
+
+/// The flag itself, or one that lives across a plugin's boundary.
+enum Flag {
+    Local(AtomicBool),
+    #[cfg(feature = "abi")]
+    Foreign(crate::abi::ForeignFlag),
+}
+
+impl Default for Flag {
+    fn default() -> Self {
+        Self::Local(AtomicBool::new(false))
+    }
+}
 
 impl CancelToken {
     /// A token that is not set.
@@ -15,14 +29,34 @@ impl CancelToken {
         Self::default()
     }
 
+    /// A token whose flag another library owns.
+    #[cfg(feature = "abi")]
+    pub(crate) fn foreign(flag: crate::abi::ForeignFlag) -> Self {
+        Self(Arc::new(Flag::Foreign(flag)))
+    }
+
+    fn flag(&self) -> &AtomicBool {
+        match &*self.0 {
+            Flag::Local(flag) => flag,
+            #[cfg(feature = "abi")]
+            Flag::Foreign(flag) => flag.get(),
+        }
+    }
+
+    /// The flag, for the other side of a plugin's boundary to look at.
+    #[cfg(feature = "abi")]
+    pub(crate) fn as_flag(&self) -> &AtomicBool {
+        self.flag()
+    }
+
     /// Asks for a stop. Sticky, and safe in a signal handler.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.flag().store(true, Ordering::Relaxed);
     }
 
     /// Whether a stop was asked for.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag().load(Ordering::Relaxed)
     }
 
     /// Fails with `Cancelled` once a stop was asked for; call it between steps.
@@ -34,6 +68,14 @@ impl CancelToken {
             return Err(SeamError::new(ErrorCode::Cancelled, "cancelled"));
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelToken")
+            .field(&self.is_cancelled())
+            .finish()
     }
 }
 

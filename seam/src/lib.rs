@@ -38,6 +38,9 @@
 //! Backends are `Send + Sync`, sessions `Send`. [`Weights`] share their bytes by reference counting,
 //! so a session can keep a mapped file without copying it. No call outlives its borrowed arguments.
 
+#[cfg(feature = "abi")]
+pub mod abi;
+mod artifact_cache;
 mod backend;
 mod capability;
 mod control;
@@ -50,6 +53,7 @@ mod session;
 mod tensor;
 mod weights;
 
+pub use artifact_cache::{CacheAction, CacheEntry, CacheReport};
 pub use backend::{BackendIdentity, ComputeBackend, OpenRequest};
 pub use capability::{
     DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, MemoryInfo, QuantSupport,

@@ -34,6 +34,12 @@ impl AffineTensor {
         scales: Tensor,
         biases: Tensor,
     ) -> SeamResult<Self> {
+        if !scheme.scale_dtype.is_float() {
+            return Err(SeamError::invalid_model(format!(
+                "scales are {}, not numbers",
+                scheme.scale_dtype
+            )));
+        }
         let &[rows, groups] = scales.shape() else {
             return Err(SeamError::invalid_model(format!(
                 "scales of shape {:?} are not a matrix",
@@ -298,4 +304,46 @@ pub fn check_weights(spec: &ModelSpec, manifest: &WeightManifest) -> SeamResult<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::{Bits, GroupSize};
+    use bytes::Bytes;
+
+    fn tensor(dtype: DType, shape: [usize; 2]) -> Tensor {
+        let len = shape[0] * shape[1] * dtype.size();
+        Tensor::new(dtype, shape.into(), Bytes::from(vec![0; len])).unwrap()
+    }
+
+    #[test]
+    fn parts_that_disagree_are_refused() {
+        let scheme = |scale_dtype| AffineScheme {
+            bits: Bits::new(4).unwrap(),
+            group_size: GroupSize::new(32).unwrap(),
+            scale_dtype,
+        };
+        let words = || tensor(DType::U32, [2, 8]);
+        let half = |columns| tensor(DType::F16, [2, columns]);
+        let make = |scale, words, scales, biases| {
+            AffineTensor::new(scheme(scale), words, scales, biases).map(|t| t.shape())
+        };
+        assert_eq!(make(DType::F16, words(), half(2), half(2)), Ok([2, 64]));
+        let refused = [
+            make(DType::F16, tensor(DType::U32, [2, 9]), half(2), half(2)),
+            make(DType::F16, tensor(DType::F32, [2, 8]), half(2), half(2)),
+            make(DType::F16, words(), half(2), half(1)),
+            make(DType::BF16, words(), half(2), half(2)),
+            make(
+                DType::U32,
+                words(),
+                tensor(DType::U32, [2, 2]),
+                tensor(DType::U32, [2, 2]),
+            ),
+        ];
+        for (i, result) in refused.iter().enumerate() {
+            assert!(result.is_err(), "case {i}");
+        }
+    }
 }

@@ -1,1 +1,136 @@
-//! The command line.
+//! The command line: flags in, text or JSON out, one line on stderr for a failure.
+//!
+//! * stdout carries the result and nothing else; with `--json` it is exactly one object, also for a
+//!   failure: `{"error": {"code", "message", "context", "hint", "retryable"}}`.
+//! * stderr carries progress, notes, statistics, logs and errors.
+//! * Exit codes: 0 success, 1 failure, 2 wrong usage, 130 ended by Ctrl-C.
+//! * A closed stdout (`halfhitch ... | head`) ends the program quietly.
+//! * The first Ctrl-C ends the work cleanly, with what there is; the second one ends the program.
+//!
+//! This module alone prints; everything below it returns values and errors.
+
+pub mod args;
+mod backends;
+mod cache;
+mod chat;
+mod convert;
+mod doctor;
+mod failure;
+mod generate;
+mod inspect;
+mod interrupt;
+mod logging;
+mod output;
+mod plan;
+mod plugin_manifest;
+mod progress;
+mod prompt;
+mod values;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use halfhitch_seam::{CancelToken, Control};
+
+use self::args::{Cli, Command};
+use self::failure::{Failure, exit};
+use self::interrupt::Interrupt;
+use self::progress::Progress;
+use crate::engine::Registry;
+
+/// What every command works with.
+struct Context {
+    interrupt: Interrupt,
+    progress: Progress,
+    quiet: bool,
+    plugin_dirs: Vec<PathBuf>,
+}
+
+impl Context {
+    /// All backends: built in and plugins.
+    fn registry(&self) -> Registry {
+        Registry::with_plugins(&self.plugin_dirs)
+    }
+
+    /// Cancellation by Ctrl-C, and progress on stderr.
+    fn control<'a>(&'a self, cancel: &'a CancelToken) -> Control<'a> {
+        Control {
+            cancel,
+            observer: &self.progress,
+        }
+    }
+}
+
+/// Runs the program with the process's arguments.
+pub fn main() -> ExitCode {
+    failure::install_panic_hook();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    logging::init(cli.verbose);
+    let json = cli.command.json();
+    let result = Interrupt::install()
+        .map_err(Failure::from)
+        .and_then(|interrupt| {
+            let context = Context {
+                interrupt,
+                progress: Progress::new(cli.quiet),
+                quiet: cli.quiet,
+                plugin_dirs: cli.plugin_dir,
+            };
+            run(cli.command, &context)
+        });
+    match result {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(failure) => failure.report(json),
+    }
+}
+
+fn run(command: Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Generate(args) => generate::run(args, context),
+        Command::Chat(args) => chat::run(args, context),
+        Command::Inspect(args) => inspect::run(&args, context),
+        Command::Plan(args) => plan::run(&args, context),
+        Command::Backends(args) => backends::run(args, context),
+        Command::Import(args) => convert::import(&args, context),
+        Command::Quantize(args) => convert::quantize(&args, context),
+        Command::Cache(args) => cache::run(&args, context),
+        Command::PluginManifest(args) => plugin_manifest::run(&args),
+        Command::Completions(args) => completions(args),
+        Command::Doctor(args) => doctor::run(args, context),
+    }
+}
+
+fn completions(args: args::CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "halfhitch", &mut script);
+    output::bytes(&script)
+}
+
+/// Help and version are answers; everything else that clap says is wrong usage.
+fn usage(error: &clap::Error) -> ExitCode {
+    let answered = !error.use_stderr();
+    // Nobody is left to tell where printing fails.
+    let _ = error.print();
+    ExitCode::from(if answered { exit::OK } else { exit::USAGE })
+}
+
+/// CPU threads for all parallel work of this process.
+fn use_threads(threads: Option<std::num::NonZeroUsize>) -> Result<(), Failure> {
+    let Some(threads) = threads else {
+        return Ok(());
+    };
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.get())
+        .build_global()
+        .map_err(|e| {
+            halfhitch_seam::SeamError::new(
+                halfhitch_seam::ErrorCode::Backend,
+                format!("starting {threads} threads: {e}"),
+            )
+            .into()
+        })
+}

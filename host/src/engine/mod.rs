@@ -1,1 +1,24 @@
-//! Opening a model on a backend, and generating.
+//! Running a model: finding it, opening it on a backend, generating.
+//!
+//! ```text
+//! registry    backend[:driver[:selector]] -> a device and what it can do
+//! load        model + device + wishes     -> a plan, then an open session
+//! generate    prompt tokens + options     -> text, tokens, logits, timings
+//! ```
+//!
+//! Nothing here prints: text goes to a callback, progress to the
+//! [`Observer`](halfhitch_seam::Observer), failures up as [`SeamError`](halfhitch_seam::SeamError).
+
+mod cached;
+mod generate;
+mod load;
+mod registry;
+mod stats;
+
+pub use cached::CachedSequence;
+pub use generate::{
+    Completion, FinishReason, GenerateOptions, Generator, Piece, Sink, TopLogit, check_prompt,
+};
+pub use load::{Engine, Model};
+pub use registry::{BackendStatus, Provider, Registry, Selection, State, Target};
+pub use stats::{LoadTimings, Timings, peak_rss_bytes};

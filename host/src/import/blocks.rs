@@ -16,7 +16,7 @@
 //! `m`, both sides round once, after the same exact product. Only the sign of a zero can differ: where
 //! `d` is negative ggml gives -0.0 and the affine form +0.0.
 //!
-//! The bias fits f16 unless `d` is large (above 511 for Q8_0); [`scale_dtype`] then takes f32.
+//! The bias fits f16 unless `d` is large (above 511 for Q8_0); then [`BlockFormat::scale_dtype`] is f32.
 
 use half::f16;
 use halfhitch_seam::{Bits, DType, ErrorCode, SeamError, SeamResult, quant};

@@ -32,7 +32,7 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 /// Imported files under one root.
 #[derive(Clone, Debug)]
 pub struct ImportCache {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
 }
 
 /// What is looked at to tell that a file is still the same.

@@ -21,6 +21,7 @@ pub mod convert;
 pub mod folder;
 pub mod gguf;
 mod json;
+mod kept;
 mod locate;
 pub mod names;
 mod rope;

@@ -61,6 +61,8 @@ pub struct PlanRequest {
     pub context: Option<usize>,
     /// Sequences the session shall hold at once.
     pub sequences: usize,
+    /// Processor threads the session may use; `None` leaves it to the backend.
+    pub threads: Option<usize>,
 }
 
 impl Default for PlanRequest {
@@ -70,6 +72,7 @@ impl Default for PlanRequest {
             quant: QuantRequest::Auto,
             context: None,
             sequences: 1,
+            threads: None,
         }
     }
 }
@@ -125,6 +128,8 @@ pub struct ExecutionPlan {
     pub max_sequences: usize,
     /// Tokens of a prefill chunk.
     pub prefill_chunk: usize,
+    /// Processor threads it may use; `None` leaves it to the backend.
+    pub threads: Option<usize>,
     /// Every weight's form, in the order of the computation.
     pub weights: Vec<PlannedWeight>,
     /// Memory it will take.

@@ -36,6 +36,9 @@ pub fn negotiate(
     let precision = choose_precision(device, request, &mut choices)?;
     let context = choose_context(model, device, request, &mut choices)?;
     let sequences = choose_sequences(device, request)?;
+    if request.threads == Some(0) {
+        return Err(SeamError::invalid_input("a session on 0 threads"));
+    }
     let chunk = device.prefill_chunk.clamp(1, context);
     let estimate = |planned: &[PlannedWeight]| {
         let bytes = planned.iter().map(|w| w.bytes).sum();
@@ -56,6 +59,7 @@ pub fn negotiate(
         context,
         max_sequences: sequences,
         prefill_chunk: chunk,
+        threads: request.threads,
         weights: planned,
         memory,
         choices,

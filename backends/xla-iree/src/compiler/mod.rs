@@ -3,6 +3,7 @@
 
 pub mod cache;
 mod child;
+mod report;
 pub mod target;
 pub mod tool;
 

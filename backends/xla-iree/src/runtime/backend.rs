@@ -1,8 +1,8 @@
 //! The backend: one HAL driver of the IREE runtime.
 
 use halfhitch_seam::{
-    BackendIdentity, ComputeBackend, DeviceCapabilities, DeviceId, DeviceInfo, ErrorCode,
-    MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
+    BackendIdentity, CacheAction, CacheReport, ComputeBackend, DeviceCapabilities, DeviceId,
+    DeviceInfo, ErrorCode, MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
 };
 use halfhitch_xla_iree_sys::{DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 
@@ -95,11 +95,17 @@ impl XlaIreeBackend {
         })
     }
 
-    fn open_device(&self, id: &DeviceId) -> SeamResult<halfhitch_xla_iree_sys::Device> {
+    fn open_device(
+        &self,
+        id: &DeviceId,
+        threads: Option<usize>,
+    ) -> SeamResult<halfhitch_xla_iree_sys::Device> {
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
             selector: id.0.clone(),
-            workers: self.options.workers,
+            workers: threads
+                .and_then(|t| u32::try_from(t).ok())
+                .unwrap_or(self.options.workers),
             worker_spin_us: self.options.worker_spin_us,
         };
         self.runtime.open(&options).map_err(seam_error)
@@ -141,7 +147,10 @@ impl ComputeBackend for XlaIreeBackend {
         let memory = if is_local(&self.options.driver) {
             memory::host()
         } else {
-            let stats = self.open_device(device)?.memory().map_err(seam_error)?;
+            let stats = self
+                .open_device(device, None)?
+                .memory()
+                .map_err(seam_error)?;
             MemoryInfo {
                 total: stats.total,
                 free: stats.free,
@@ -149,6 +158,10 @@ impl ComputeBackend for XlaIreeBackend {
         };
         let target = target(&self.options.driver).map(|t| t.description);
         Ok(capabilities(info, memory, target))
+    }
+
+    fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
+        self.options.compiler.cache_report(action)
     }
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
@@ -164,7 +177,7 @@ impl ComputeBackend for XlaIreeBackend {
             SeamError::unsupported(format!("no code for `{}`", self.options.driver))
         })?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
-        let device = self.open_device(&info.id)?;
+        let device = self.open_device(&info.id, plan.threads)?;
         let mut steps = Steps::new(compiler, target);
         if self.options.compile_at == CompileAt::Open {
             let shapes = all_shapes(plan);

@@ -183,6 +183,7 @@ const FOREIGN: &[(&str, f64)] = &[
     ("no_rope_layer_interval", 0.0),
     ("per_layer_config", f64::NAN),
     ("rope_traditional", 0.0),
+    ("rope_interleaved", 0.0),
     ("use_qk_norm", 0.0),
     ("qk_layernorm", 0.0),
     ("use_mrope", 0.0),

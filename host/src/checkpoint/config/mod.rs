@@ -118,4 +118,6 @@ fn warn_of_other_heads(keys: &Keys<'_>, warnings: &mut Vec<String>) -> SeamResul
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

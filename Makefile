@@ -1,0 +1,61 @@
+# Thin names for what cargo and tests/tools do. `make help` lists them.
+
+RELEASE := target/release/halfhitch
+BACKEND := xla-iree:local-task
+PROMPT  := What is the capital of France?
+
+.DEFAULT_GOAL := help
+.PHONY: help doctor setup model run chat test lint fmt docs deny clean plugins \
+	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+doctor: ## check what this machine has, and say how to get what is missing
+	@tests/tools/doctor.sh
+
+setup: ## build the program, optimised
+	@bash -c 'source tests/tools/common.sh; need_cargo; need_cc'
+	cargo build --release --locked -p halfhitch
+
+iree-runtime: ## build the IREE runtime from source, for local-sync and local-task, and fetch its compiler
+	@csrc/build-runtime.sh build
+
+iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal: iree-runtime-%: ## ... with one driver more
+	@csrc/build-runtime.sh build --drivers $*
+
+iree-env: ## print what is there of IREE: versions, tools, built runtimes
+	@csrc/iree-env.sh
+
+plugins: setup iree-runtime ## build the IREE backend's plugins, optimised
+	cargo build --release --locked -p halfhitch-xla-iree-local-task -p halfhitch-xla-iree-local-sync
+	@tests/tools/install-plugins.sh release local-task local-sync
+
+model: setup ## fetch and import the small real model into models/smollm2-135m (93 MB)
+	@tests/tools/fetch-model.sh $(RELEASE)
+
+run: model plugins ## set everything up and print an answer (PROMPT="..." asks something else)
+	@$(RELEASE) generate --backend $(BACKEND) --model models/smollm2-135m --prompt "$$PROMPT"
+
+chat: model plugins ## set everything up and talk with the model
+	@$(RELEASE) chat --backend $(BACKEND) --model models/smollm2-135m
+
+test: ## set everything up and run all tests
+	@tests/tools/test.sh
+
+lint: ## formatting, shell scripts, licences and sources, clippy, docs
+	@tests/tools/lint.sh
+
+fmt: ## format the code
+	cargo fmt --all
+
+docs: ## build the API documentation
+	@tests/tools/lint.sh docs
+
+deny: ## check licences, sources and banned crates
+	@tests/tools/lint.sh deny
+
+clean: ## remove what was built; models and downloads stay
+	cargo clean
+
+run: export PROMPT := $(PROMPT)

@@ -1,0 +1,59 @@
+//! Ctrl-C: the first stops the work, the second the program.
+
+use std::sync::Arc;
+
+use halfhitch_seam::{CancelToken, ErrorCode, SeamError, SeamResult};
+use parking_lot::Mutex;
+
+use super::failure::exit;
+
+/// The process's handler for Ctrl-C (and for being asked to end).
+pub struct Interrupt(Arc<Mutex<State>>);
+
+struct State {
+    /// What the next signal sets.
+    token: CancelToken,
+    /// Whether there is no work to stop, so that a signal ends the program.
+    idle: bool,
+}
+
+impl Interrupt {
+    /// Installs the handler.
+    ///
+    /// # Errors
+    /// `Io` where the system refuses.
+    pub fn install() -> SeamResult<Self> {
+        let state = Arc::new(Mutex::new(State {
+            token: CancelToken::new(),
+            idle: false,
+        }));
+        let shared = Arc::clone(&state);
+        ctrlc::set_handler(move || {
+            let state = shared.lock();
+            if state.idle || state.token.is_cancelled() {
+                std::process::exit(exit::INTERRUPTED.into());
+            }
+            state.token.cancel();
+        })
+        .map_err(|e| SeamError::new(ErrorCode::Io, format!("handling Ctrl-C: {e}")))?;
+        Ok(Self(state))
+    }
+
+    /// The token that the next Ctrl-C sets.
+    pub fn token(&self) -> CancelToken {
+        self.0.lock().token.clone()
+    }
+
+    /// A fresh token for new work: the next Ctrl-C stops that.
+    pub fn begin(&self) -> CancelToken {
+        let mut state = self.0.lock();
+        state.idle = false;
+        state.token = CancelToken::new();
+        state.token.clone()
+    }
+
+    /// There is no work: the next Ctrl-C ends the program.
+    pub fn idle(&self) {
+        self.0.lock().idle = true;
+    }
+}

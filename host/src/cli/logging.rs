@@ -1,0 +1,29 @@
+//! Logs on stderr: off until asked for with `-v` or `HALFHITCH_LOG`.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging. `HALFHITCH_LOG` (`debug`, `halfhitch=trace,warn`) wins over `-v`.
+pub fn init(verbose: u8) {
+    let level = match verbose {
+        0 => "error",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = match std::env::var("HALFHITCH_LOG") {
+        Ok(wish) if !wish.is_empty() => EnvFilter::try_new(&wish).unwrap_or_else(|e| {
+            super::output::note(&format!("warning: HALFHITCH_LOG is not a log filter: {e}"));
+            EnvFilter::new(level)
+        }),
+        _ => EnvFilter::new(level),
+    };
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(true)
+        .try_init();
+    // Only a second start can fail, and then the first one's logs go on.
+    drop(started);
+}

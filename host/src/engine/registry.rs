@@ -1,0 +1,505 @@
+//! Which backends there are, and how a user's selection string becomes a device.
+//!
+//! A [`Provider`] stands for one backend on one driver. The reference is built in; a plugin is a
+//! provider like any other. Listing describes providers without starting them; only the one that is
+//! selected is opened. A provider that cannot work is one row with its reason and hides no other.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use halfhitch_reference_cpu::ReferenceCpu;
+use halfhitch_seam::{
+    CacheAction, CacheReport, ComputeBackend, DeviceCapabilities, DeviceInfo, ErrorCode, ResultExt,
+    SeamError, SeamResult,
+};
+use serde::Serialize;
+
+use crate::plugins::deadline::within;
+use crate::plugins::provider::providers;
+
+/// How long a backend may take to say what devices it has.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a user selects: `backend[:driver[:selector]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// The backend's name.
+    pub backend: String,
+    /// The driver, where it was said.
+    pub driver: Option<String>,
+    /// A device's ordinal or stable id, where it was said. An id may hold colons.
+    pub selector: Option<String>,
+}
+
+impl FromStr for Selection {
+    type Err = SeamError;
+
+    fn from_str(text: &str) -> SeamResult<Self> {
+        let mut parts = text.splitn(3, ':').map(str::to_owned);
+        let selection = Self {
+            backend: parts.next().unwrap_or_default(),
+            driver: parts.next(),
+            selector: parts.next(),
+        };
+        let named = [
+            Some(&selection.backend),
+            selection.driver.as_ref(),
+            selection.selector.as_ref(),
+        ];
+        if named.into_iter().flatten().any(String::is_empty) {
+            return Err(
+                SeamError::invalid_input(format!("`{text}` has an empty part"))
+                    .hint("a backend is written backend[:driver[:selector]]"),
+            );
+        }
+        Ok(selection)
+    }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.backend)?;
+        for part in [&self.driver, &self.selector].into_iter().flatten() {
+            write!(f, ":{part}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A backend on a driver that may be opened.
+pub trait Provider: Send + Sync {
+    /// The backend's name, the first part of a selection.
+    fn backend(&self) -> &str;
+
+    /// The driver's name, the second part of a selection.
+    fn driver(&self) -> &str;
+
+    /// Where it comes from: `built in`, or a plugin's file.
+    fn origin(&self) -> String;
+
+    /// Its version, where that is known before it is started.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    /// Versions of what it stands on, where those are known before it is started.
+    fn components(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Starts the backend.
+    ///
+    /// # Errors
+    /// Whatever keeps it from working, with what the user can do.
+    fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>>;
+}
+
+/// The reference backend, part of the program.
+struct BuiltIn;
+
+impl Provider for BuiltIn {
+    fn backend(&self) -> &str {
+        "reference-cpu"
+    }
+
+    fn driver(&self) -> &str {
+        "cpu"
+    }
+
+    fn origin(&self) -> String {
+        "built in".into()
+    }
+
+    fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {
+        Ok(Arc::new(ReferenceCpu::new()))
+    }
+}
+
+/// Whether a backend can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has at least one device.
+    Ready,
+    /// It works, and there is no device for it.
+    NoDevice,
+    /// It does not work; the reason says why.
+    Failed,
+}
+
+/// A row of the list of backends.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackendStatus {
+    /// What to write after `--backend`.
+    pub name: String,
+    /// The driver.
+    pub driver: String,
+    /// Where it comes from.
+    pub origin: String,
+    /// Whether it can be used.
+    pub state: State,
+    /// Why it cannot.
+    pub reason: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// Versions of what it stands on.
+    pub components: Vec<(String, String)>,
+    /// What each of its devices can do.
+    pub devices: Vec<DeviceCapabilities>,
+}
+
+/// A device to run on.
+#[derive(Clone)]
+pub struct Target {
+    /// The backend's name.
+    pub name: String,
+    /// The backend.
+    pub backend: Arc<dyn ComputeBackend>,
+    /// What the chosen device can do.
+    pub capabilities: DeviceCapabilities,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("name", &self.name)
+            .field("device", &self.capabilities.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All backends, in the order in which they are listed.
+pub struct Registry {
+    providers: Vec<Arc<dyn Provider>>,
+    /// Providers whose name was taken: listed, never selected.
+    hidden: Vec<BackendStatus>,
+}
+
+impl Default for Registry {
+    /// The built-in backends.
+    fn default() -> Self {
+        Self {
+            providers: vec![Arc::new(BuiltIn)],
+            hidden: Vec::new(),
+        }
+    }
+}
+
+impl Registry {
+    /// The built-in backends, and every plugin that is found: in the folders named, then in the usual
+    /// ones. Nothing is loaded yet.
+    pub fn with_plugins(named: &[PathBuf]) -> Self {
+        let mut registry = Self::default();
+        for plugin in providers(named) {
+            registry.register(Arc::new(plugin));
+        }
+        registry
+    }
+
+    /// Adds a provider. A backend and driver that are there already stay, so that nothing can take
+    /// the place of a built-in one; the newcomer is listed with that reason.
+    pub fn register(&mut self, provider: Arc<dyn Provider>) {
+        let (backend, driver) = (provider.backend(), provider.driver());
+        let mut all = self.providers.iter();
+        let Some(first) = all.find(|p| p.backend() == backend && p.driver() == driver) else {
+            return self.providers.push(provider);
+        };
+        let mut row = empty_row(provider.as_ref());
+        row.reason = Some(format!(
+            "the name is that of {}, which comes first",
+            first.origin()
+        ));
+        self.hidden.push(row);
+    }
+
+    /// Every backend with its state, devices and capabilities. One that does not answer in time is a
+    /// row that says so.
+    pub fn list(&self) -> Vec<BackendStatus> {
+        let found = self.providers.iter().map(|p| status(p, PATIENCE));
+        found.chain(self.hidden.iter().cloned()).collect()
+    }
+
+    /// Every backend that keeps something on disk does `action` on it. Backends that share a folder
+    /// count once; one that does not work is left out.
+    ///
+    /// # Errors
+    /// The first failure of a backend that does work.
+    pub fn caches(&self, action: CacheAction) -> SeamResult<Vec<CacheReport>> {
+        let mut reports: Vec<CacheReport> = Vec::new();
+        for provider in &self.providers {
+            let asked = Arc::clone(provider);
+            let Ok(backend) = within(PATIENCE, move || asked.open()) else {
+                continue;
+            };
+            if let Some(report) = backend.cache(action)? {
+                match reports.iter_mut().find(|r| r.folder == report.folder) {
+                    Some(first) => first.freed += report.freed,
+                    None => reports.push(report),
+                }
+            }
+        }
+        Ok(reports)
+    }
+
+    /// Opens the backend that `selection` names and finds the device.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown backend, driver or device, naming those there are; `InvalidInput`
+    /// where a backend has several drivers and none was named; what the backend says where it does
+    /// not work.
+    pub fn select(&self, selection: &Selection) -> SeamResult<Target> {
+        let provider = self.provider(selection)?;
+        let within = || format!("backend {}", selection.backend);
+        let backend = provider.open().in_context(within)?;
+        let devices = backend.devices().in_context(within)?;
+        let device = pick(&devices, selection.selector.as_deref()).in_context(within)?;
+        let capabilities = backend.capabilities(&device.id).in_context(within)?;
+        Ok(Target {
+            name: backend.identity().name,
+            backend,
+            capabilities,
+        })
+    }
+
+    fn provider(&self, selection: &Selection) -> SeamResult<&dyn Provider> {
+        let mut matching = self
+            .providers
+            .iter()
+            .filter(|p| p.backend() == selection.backend)
+            .peekable();
+        if matching.peek().is_none() {
+            let names = self
+                .providers
+                .iter()
+                .map(|p| format!("{}:{}", p.backend(), p.driver()));
+            return Err(not_found(
+                format!("there is no backend `{}`", selection.backend),
+                names,
+            ));
+        }
+        let candidates: Vec<&dyn Provider> = matching.map(AsRef::as_ref).collect();
+        let drivers = || {
+            candidates
+                .iter()
+                .map(|p| format!("{}:{}", p.backend(), p.driver()))
+        };
+        match (&selection.driver, candidates.as_slice()) {
+            (Some(driver), all) => all
+                .iter()
+                .find(|p| p.driver() == driver)
+                .copied()
+                .ok_or_else(|| {
+                    not_found(
+                        format!("backend `{}` has no driver `{driver}`", selection.backend),
+                        drivers(),
+                    )
+                }),
+            (None, [only]) => Ok(*only),
+            (None, _) => Err(SeamError::invalid_input(format!(
+                "backend `{}` has several drivers",
+                selection.backend
+            ))
+            .hint(format!("name one: {}", join(drivers())))),
+        }
+    }
+}
+
+fn join(names: impl Iterator<Item = String>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn not_found(message: String, available: impl Iterator<Item = String>) -> SeamError {
+    SeamError::new(ErrorCode::NotFound, message).hint(format!("available: {}", join(available)))
+}
+
+/// The device that `selector` names: a stable id, else an ordinal; the first where nothing is said.
+fn pick<'a>(devices: &'a [DeviceInfo], selector: Option<&str>) -> SeamResult<&'a DeviceInfo> {
+    let Some(selector) = selector else {
+        return devices.first().ok_or_else(|| {
+            SeamError::new(ErrorCode::NotFound, "no device is there")
+                .hint("`halfhitch backends` says what each backend found")
+        });
+    };
+    let ordinal = selector.parse::<usize>().ok();
+    devices
+        .iter()
+        .find(|d| d.id.0 == selector)
+        .or_else(|| devices.iter().find(|d| Some(d.ordinal) == ordinal))
+        .ok_or_else(|| {
+            let names = devices.iter().map(|d| format!("{} ({})", d.ordinal, d.id));
+            not_found(format!("there is no device `{selector}`"), names)
+        })
+}
+
+fn empty_row(provider: &dyn Provider) -> BackendStatus {
+    BackendStatus {
+        name: format!("{}:{}", provider.backend(), provider.driver()),
+        driver: provider.driver().into(),
+        origin: provider.origin(),
+        state: State::Failed,
+        reason: None,
+        version: provider.version(),
+        components: provider.components(),
+        devices: Vec::new(),
+    }
+}
+
+/// A provider's row, with its devices where it answers within `limit`.
+fn status(provider: &Arc<dyn Provider>, limit: Duration) -> BackendStatus {
+    let mut row = empty_row(provider.as_ref());
+    let asked = Arc::clone(provider);
+    let found = within(limit, move || {
+        let backend = asked.open()?;
+        let devices = backend.devices()?;
+        let devices: SeamResult<Vec<_>> = devices
+            .iter()
+            .map(|d| backend.capabilities(&d.id))
+            .collect();
+        Ok((backend.identity(), devices?))
+    })
+    .map(|(identity, devices)| {
+        row.version = Some(identity.version);
+        row.components = identity.components;
+        devices
+    });
+    match found {
+        Ok(devices) if devices.is_empty() => {
+            row.state = State::NoDevice;
+            row.reason = Some("no device was found".into());
+        }
+        Ok(devices) => {
+            row.state = State::Ready;
+            row.devices = devices;
+        }
+        Err(error) => row.reason = Some(error.to_string()),
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halfhitch_seam::DeviceId;
+
+    struct Broken(&'static str, &'static str);
+
+    impl Provider for Broken {
+        fn backend(&self) -> &str {
+            self.0
+        }
+        fn driver(&self) -> &str {
+            self.1
+        }
+        fn origin(&self) -> String {
+            "test".into()
+        }
+        fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {
+            Err(SeamError::new(ErrorCode::Incompatible, "made for another version").hint("rebuild"))
+        }
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::default();
+        for (name, driver) in [("xla", "cuda"), ("xla", "vulkan")] {
+            registry.register(Arc::new(Broken(name, driver)));
+        }
+        registry
+    }
+
+    #[test]
+    fn selections_round_trip_and_ids_may_hold_colons() {
+        for text in ["a", "a:b", "a:b:0", "a:b:GPU:7f:0"] {
+            assert_eq!(text.parse::<Selection>().unwrap().to_string(), text);
+        }
+        for text in ["", ":", "a:", "a:b:", ":b", "a::0"] {
+            assert!(text.parse::<Selection>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_selection_names_what_there_is() {
+        let cases = [
+            (
+                "nope",
+                "there is no backend `nope`",
+                "reference-cpu:cpu, xla:cuda, xla:vulkan",
+            ),
+            (
+                "reference-cpu:gpu",
+                "has no driver `gpu`",
+                "available: reference-cpu:cpu",
+            ),
+            (
+                "reference-cpu:cpu:9",
+                "there is no device `9`",
+                "available: 0 (",
+            ),
+            ("xla", "several drivers", "xla:cuda, xla:vulkan"),
+            (
+                "xla:cuda",
+                "backend xla: made for another version",
+                "rebuild",
+            ),
+        ];
+        for (text, message, hint) in cases {
+            let error = registry()
+                .select(&text.parse().unwrap())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(message) && error.contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_broken_backend_hides_no_other() {
+        let rows = registry().list();
+        assert_eq!(rows[0].state, State::Ready);
+        assert!(!rows[0].devices.is_empty());
+        assert_eq!(rows[1].state, State::Failed);
+        assert!(rows[1].reason.as_ref().unwrap().contains("another version"));
+    }
+
+    #[test]
+    fn a_name_is_never_taken_over() {
+        let mut registry = registry();
+        registry.register(Arc::new(Broken("reference-cpu", "cpu")));
+        let rows = registry.list();
+        assert_eq!(
+            (rows[0].state, rows[0].origin.as_str()),
+            (State::Ready, "built in")
+        );
+        let newcomer = rows.last().unwrap();
+        assert_eq!(
+            (newcomer.name.as_str(), newcomer.state),
+            ("reference-cpu:cpu", State::Failed)
+        );
+        assert!(
+            newcomer
+                .reason
+                .as_ref()
+                .unwrap()
+                .contains("built in, which comes first")
+        );
+        let selected = registry.select(&"reference-cpu".parse().unwrap());
+        assert!(selected.is_ok());
+    }
+
+    #[test]
+    fn devices_are_found_by_id_before_ordinal() {
+        let device = |id: &str, ordinal| DeviceInfo {
+            id: DeviceId(id.into()),
+            ordinal,
+            name: id.into(),
+            driver: "d".into(),
+        };
+        let devices = [device("1", 0), device("GPU-x", 1)];
+        assert_eq!(pick(&devices, Some("1")).unwrap().ordinal, 0);
+        assert_eq!(pick(&devices, Some("0")).unwrap().ordinal, 0);
+        assert_eq!(pick(&devices, Some("GPU-x")).unwrap().ordinal, 1);
+        assert_eq!(pick(&devices, None).unwrap().ordinal, 0);
+        assert!(pick(&[], None).is_err());
+    }
+}

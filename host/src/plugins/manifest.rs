@@ -1,0 +1,149 @@
+//! What a plugin says of itself without being loaded.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use halfhitch_seam::abi::{ABI_VERSION, PluginHeader};
+use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// How a manifest's file name ends.
+pub const SUFFIX: &str = ".plugin.json";
+
+/// Largest manifest that is read, in bytes.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// A plugin's manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The backend's name (`xla-iree:local-task`).
+    pub name: String,
+    /// HAL driver or engine (`local-task`).
+    pub driver: String,
+    /// File name of the library, in the manifest's folder.
+    pub library: String,
+    /// The plugin's version.
+    pub version: String,
+    /// Version of the plugin boundary it was built for, major and minor.
+    pub abi: (u16, u16),
+    /// Target triple.
+    pub target: String,
+    /// Versions of what it stands on, by name.
+    #[serde(default)]
+    pub components: BTreeMap<String, String>,
+    /// SHA-256 of the library, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// `Io` where it cannot be read; `InvalidInput` where it is too large or not a manifest.
+    pub fn read(path: &Path) -> SeamResult<Self> {
+        let mut text = String::new();
+        File::open(path)
+            .and_then(|f| f.take(MAX_BYTES + 1).read_to_string(&mut text))
+            .map_err(|e| SeamError::new(ErrorCode::Io, e.to_string()))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(SeamError::invalid_input(format!(
+                "a manifest of over {MAX_BYTES} bytes"
+            )));
+        }
+        serde_json::from_str(&text)
+            .map_err(|e| SeamError::invalid_input(format!("not a plugin manifest: {e}")))
+    }
+
+    /// The manifest of a library that was built for this host.
+    ///
+    /// # Errors
+    /// `Io` where the library cannot be read; `InvalidInput` where its path has no file name.
+    pub fn describe(
+        library: &Path,
+        name: &str,
+        driver: &str,
+        version: &str,
+        components: BTreeMap<String, String>,
+    ) -> SeamResult<Self> {
+        let file = library
+            .file_name()
+            .and_then(|f| f.to_str())
+            .ok_or_else(|| SeamError::invalid_input("the library's path has no file name"))?;
+        Ok(Self {
+            name: name.into(),
+            driver: driver.into(),
+            library: file.into(),
+            version: version.into(),
+            abi: ABI_VERSION,
+            target: PluginHeader::CURRENT.triple(),
+            components,
+            sha256: sha256(library)?,
+        })
+    }
+
+    /// Checks what can be checked without the library: names, target and ABI.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a malformed name or path; `Incompatible` for another target or ABI.
+    pub fn check(&self) -> SeamResult<()> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let parts: Vec<&str> = self.name.split(':').collect();
+        if parts.len() > 2
+            || self.name.len() > 128
+            || parts.iter().any(|p| p.is_empty() || !p.chars().all(plain))
+        {
+            return Err(SeamError::invalid_input(format!(
+                "`{}` is not a backend's name",
+                self.name.escape_default()
+            ))
+            .hint("backend or backend:driver, in letters, digits, `-`, `_` and `.`"));
+        }
+        if self.library.starts_with('.') || !self.library.chars().all(plain) {
+            return Err(SeamError::invalid_input(format!(
+                "the library `{}` is not a plain file name",
+                self.library.escape_default()
+            )));
+        }
+        let target = PluginHeader::CURRENT.triple();
+        if self.target != target {
+            return Err(SeamError::new(
+                ErrorCode::Incompatible,
+                format!(
+                    "it was built for {}, this host for {target}",
+                    self.target.escape_default()
+                ),
+            ));
+        }
+        let (major, minor) = self.abi;
+        if major != ABI_VERSION.0 || minor > ABI_VERSION.1 {
+            return Err(SeamError::new(
+                ErrorCode::Incompatible,
+                format!(
+                    "it was built for plugin ABI {major}.{minor}, this host has {}.{}",
+                    ABI_VERSION.0, ABI_VERSION.1
+                ),
+            )
+            .hint("rebuild the plugin with this version of halfhitch"));
+        }
+        Ok(())
+    }
+}
+
+/// SHA-256 of a file, in hexadecimal.
+///
+/// # Errors
+/// `Io`.
+pub fn sha256(path: &Path) -> SeamResult<String> {
+    let io = |e: std::io::Error| SeamError::new(ErrorCode::Io, e.to_string());
+    let mut hasher = Sha256::new();
+    std::io::copy(&mut File::open(path).map_err(io)?, &mut hasher).map_err(io)?;
+    Ok(hasher
+        .finalize()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect())
+}

@@ -1,0 +1,137 @@
+//! Interrupting the program, and readers that go away.
+#![cfg(unix)]
+
+mod cli_support;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use cli_support::{copy, halfhitch_process, set, tiny};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A model whose answer takes far longer than any test waits.
+fn endless() -> TempDir {
+    let folder = copy(&tiny());
+    set(
+        &folder.path().join("config.json"),
+        "max_position_embeddings",
+        json!(10_000_000),
+    );
+    folder
+}
+
+fn start(model: &Path, more: &[&str]) -> Child {
+    let mut command = halfhitch_process();
+    command.args([
+        "generate",
+        "--prompt-tokens",
+        "1,2,3",
+        "-n",
+        "9999999",
+        "--ignore-eos",
+        "-m",
+    ]);
+    command.arg(model).args(more);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn interrupt(child: &Child) {
+    let done = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(done.success());
+}
+
+fn read_some(child: &mut Child) -> String {
+    let mut some = [0; 16];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut some)
+        .unwrap();
+    String::from_utf8(some.into()).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn ctrl_c_ends_a_stream_cleanly() {
+    let model = endless();
+    let mut child = start(model.path(), &[]);
+    let begin = read_some(&mut child);
+    interrupt(&child);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    assert_eq!(status.code(), Some(130));
+    let out = begin + &text(&stdout);
+    assert!(out.ends_with('\n'));
+    assert!(
+        out.trim_end()
+            .split(',')
+            .all(|id| id.parse::<u32>().is_ok()),
+        "{out}"
+    );
+    let err = text(&stderr);
+    assert!(
+        err.starts_with("load ") && err.lines().count() == 1,
+        "{err}"
+    );
+}
+
+#[test]
+fn ctrl_c_with_json_still_prints_the_object() {
+    let model = endless();
+    let child = start(model.path(), &["--json", "-q"]);
+    // There is no output to wait for; before the handler is there, the signal would just kill.
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let out: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(out["finish_reason"], "cancelled");
+    assert!(!out["tokens"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let model = endless();
+    let mut child = start(model.path(), &[]);
+    read_some(&mut child);
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn help_into_a_closed_pipe_is_no_panic() {
+    for args in [
+        &["--help"][..],
+        &["completions", "bash"],
+        &["backends"],
+        &["generate", "--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = halfhitch_process()
+            .args(args)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+    }
+}

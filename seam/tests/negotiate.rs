@@ -1,0 +1,367 @@
+//! Negotiation is a pure function, so its decisions are tested as values.
+
+use std::collections::BTreeSet;
+
+use halfhitch_seam::model::{
+    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormSpec, RopeLayout,
+    RopeSpec,
+};
+use halfhitch_seam::{
+    AffineScheme, Bits, DType, DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, ErrorCode,
+    GroupSize, LayerWeight, MemoryInfo, ModelFeature, ModelSpec, PlanRequest, Precision,
+    QuantRequest, QuantSupport, WeightForm, WeightId, WeightInfo, WeightManifest, negotiate,
+};
+
+fn model() -> ModelSpec {
+    let layer = LayerSpec {
+        pre_attention: Some(NormSpec::rms(1e-5)),
+        attention: AttentionSpec {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            scale: 0.25,
+            rope: Some(RopeSpec {
+                dims: 16,
+                theta: 10_000.0,
+                scaling: None,
+                layout: RopeLayout::HalfSplit,
+            }),
+            window: None,
+            softcap: None,
+            qk_norm: None,
+            qkv_bias: false,
+            output_bias: false,
+        },
+        post_attention: None,
+        pre_feed_forward: Some(NormSpec::rms(1e-5)),
+        feed_forward: FeedForward::Gated(GatedMlp {
+            intermediate: 128,
+            activation: Activation::Silu,
+            bias: false,
+        }),
+        post_feed_forward: None,
+        residual_scale: 1.0,
+    };
+    ModelSpec {
+        architecture: "llama".into(),
+        vocab_size: 96,
+        hidden_size: 64,
+        max_context: 512,
+        embedding_scale: 1.0,
+        layers: vec![layer.clone(), layer],
+        final_norm: NormSpec::rms(1e-5),
+        head: HeadSpec {
+            tied: true,
+            bias: false,
+            softcap: None,
+            scale: 1.0,
+        },
+    }
+}
+
+fn scheme(bits: u32) -> AffineScheme {
+    AffineScheme {
+        bits: Bits::new(bits).unwrap(),
+        group_size: GroupSize::new(32).unwrap(),
+        scale_dtype: DType::F16,
+    }
+}
+
+/// Matrices in `form`, vectors in f32.
+fn manifest(model: &ModelSpec, form: WeightForm) -> WeightManifest {
+    model
+        .expected_weights()
+        .into_iter()
+        .map(|w| {
+            let form = if w.is_matrix() {
+                form
+            } else {
+                WeightForm::Dense(DType::F32)
+            };
+            (
+                w.id,
+                WeightInfo {
+                    shape: w.shape,
+                    form,
+                },
+            )
+        })
+        .collect()
+}
+
+fn device() -> DeviceCapabilities {
+    DeviceCapabilities {
+        device: DeviceInfo {
+            id: DeviceId("0".into()),
+            ordinal: 0,
+            name: "Test device".into(),
+            driver: "test".into(),
+        },
+        precisions: vec![Precision::F16, Precision::F32],
+        resident: BTreeSet::from([DType::F32, DType::F16]),
+        quantization: vec![QuantSupport {
+            bits: [4, 8].map(|b| Bits::new(b).unwrap()).into(),
+            group_sizes: BTreeSet::from([GroupSize::new(32).unwrap()]),
+            scale_dtypes: BTreeSet::from([DType::F16]),
+            fused: true,
+        }],
+        features: BTreeSet::new(),
+        samplers: BTreeSet::from([DeviceSampler::Greedy]),
+        context_limit: Some(256),
+        max_sequences: 4,
+        prefill_chunk: 64,
+        memory: MemoryInfo::default(),
+        codegen_target: None,
+    }
+}
+
+fn request(f: impl FnOnce(&mut PlanRequest)) -> PlanRequest {
+    let mut request = PlanRequest::default();
+    f(&mut request);
+    request
+}
+
+#[test]
+fn left_alone_the_device_decides() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    let plan = negotiate(&model, &weights, &device(), &PlanRequest::default()).unwrap();
+    assert_eq!(plan.precision, Precision::F16);
+    assert_eq!(plan.context, 256, "the device's limit is below the model's");
+    let query = plan.weight(WeightId::Layer(1, LayerWeight::Query)).unwrap();
+    assert_eq!(query.resident, WeightForm::Affine(scheme(4)));
+    // 64 rows of 64 values: 8 words, 2 scales and 2 biases of 2 bytes each.
+    assert_eq!(query.bytes, 64 * (8 * 4 + 2 * 2 * 2));
+    let norm = plan.weight(WeightId::FinalNorm).unwrap();
+    assert_eq!(norm.resident, WeightForm::Dense(DType::F32));
+    // Two layers, keys and values, 2 heads of 16, f32.
+    assert_eq!(plan.memory.kv_per_token, 2 * 2 * 32 * 4);
+    assert_eq!(plan.memory.kv_full, plan.memory.kv_per_token * 256);
+    assert_eq!(
+        plan.memory.weights,
+        plan.weights.iter().map(|w| w.bytes).sum::<u64>()
+    );
+}
+
+#[test]
+fn each_choice_says_what_else_there_was() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    let plan = negotiate(&model, &weights, &device(), &PlanRequest::default()).unwrap();
+    let topics: Vec<_> = plan.choices.iter().map(|c| c.topic.as_str()).collect();
+    assert_eq!(topics, ["precision", "context", "quantised", "weights"]);
+    for choice in &plan.choices {
+        assert!(!choice.reason.is_empty(), "{choice:?}");
+        for r in &choice.rejected {
+            assert!(!r.reason.is_empty(), "{choice:?}");
+        }
+    }
+    let precision = &plan.choices[0];
+    let rejected: Vec<_> = precision
+        .rejected
+        .iter()
+        .map(|r| r.option.as_str())
+        .collect();
+    assert_eq!(rejected, ["f32", "bf16"]);
+}
+
+#[test]
+fn unsupported_schemes_are_expanded_on_auto() {
+    let model = model();
+    let mut weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    weights.get_mut(&WeightId::Embedding).unwrap().form = WeightForm::Affine(scheme(6));
+    let plan = negotiate(&model, &weights, &device(), &PlanRequest::default()).unwrap();
+    let embedding = plan.weight(WeightId::Embedding).unwrap();
+    assert_eq!(embedding.resident, WeightForm::Dense(DType::F16));
+    let up = plan.weight(WeightId::Layer(0, LayerWeight::Up)).unwrap();
+    assert_eq!(up.resident, WeightForm::Affine(scheme(4)));
+}
+
+#[test]
+fn packed_is_not_chosen_where_it_is_not_fused_unless_memory_asks() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    let mut device = device();
+    device.quantization[0].fused = false;
+    let dense = negotiate(&model, &weights, &device, &PlanRequest::default()).unwrap();
+    assert_eq!(
+        dense.weight(WeightId::Embedding).unwrap().resident,
+        WeightForm::Dense(DType::F16)
+    );
+    device.memory.free = Some(dense.memory.at_start() - 1);
+    let packed = negotiate(&model, &weights, &device, &PlanRequest::default()).unwrap();
+    assert_eq!(
+        packed.weight(WeightId::Embedding).unwrap().resident,
+        WeightForm::Affine(scheme(4))
+    );
+    let asked = request(|r| r.quant = QuantRequest::Dequant);
+    let kept = negotiate(&model, &weights, &device, &asked).unwrap();
+    assert_eq!(kept.weights, dense.weights, "an explicit wish is kept");
+}
+
+#[test]
+fn f32_keeps_narrower_weights_that_the_device_can_hold() {
+    let model = model();
+    let exact = request(|r| r.precision = Some(Precision::F32));
+    for (stored, resident) in [
+        (DType::F16, DType::F16),
+        (DType::BF16, DType::F32),
+        (DType::F32, DType::F32),
+    ] {
+        let weights = manifest(&model, WeightForm::Dense(stored));
+        let plan = negotiate(&model, &weights, &device(), &exact).unwrap();
+        assert_eq!(
+            plan.weight(WeightId::Embedding).unwrap().resident,
+            WeightForm::Dense(resident),
+            "stored {stored}"
+        );
+    }
+}
+
+/// Wishes that cannot be met: the error's code, what it says and what it offers.
+#[test]
+fn impossible_wishes_are_refused_with_what_is_possible() {
+    let affine = |bits| WeightForm::Affine(scheme(bits));
+    let cases: &[(&str, WeightForm, PlanRequest, ErrorCode, &str, &str)] = &[
+        (
+            "precision",
+            affine(4),
+            request(|r| r.precision = Some(Precision::BF16)),
+            ErrorCode::Unsupported,
+            "does not compute in bf16",
+            "f16, f32",
+        ),
+        (
+            "scheme",
+            affine(6),
+            request(|r| r.quant = QuantRequest::Packed),
+            ErrorCode::Unsupported,
+            "affine 6-bit g32 (f16)",
+            "dequant",
+        ),
+        (
+            "packed without quantisation",
+            WeightForm::Dense(DType::F16),
+            request(|r| r.quant = QuantRequest::Packed),
+            ErrorCode::Unsupported,
+            "not quantised",
+            "halfhitch quantize",
+        ),
+        (
+            "context",
+            affine(4),
+            request(|r| r.context = Some(257)),
+            ErrorCode::Unsupported,
+            "the device's limit",
+            "at most 256",
+        ),
+        (
+            "no context",
+            affine(4),
+            request(|r| r.context = Some(0)),
+            ErrorCode::InvalidInput,
+            "0 tokens",
+            "",
+        ),
+        (
+            "sequences",
+            affine(4),
+            request(|r| r.sequences = 5),
+            ErrorCode::Unsupported,
+            "5 sequences",
+            "at most 4",
+        ),
+    ];
+    let model = model();
+    for (name, form, request, code, says, hints) in cases {
+        let e = negotiate(&model, &manifest(&model, *form), &device(), request).unwrap_err();
+        assert_eq!(e.code, *code, "{name}: {e}");
+        assert!(e.message.contains(says), "{name}: {e}");
+        assert!(e.hint.unwrap_or_default().contains(hints), "{name}");
+    }
+}
+
+#[test]
+fn a_missing_feature_is_named() {
+    let mut model = model();
+    model.layers[1].attention.window = Some(8);
+    let weights = manifest(&model, WeightForm::Dense(DType::F32));
+    let e = negotiate(&model, &weights, &device(), &PlanRequest::default()).unwrap_err();
+    assert_eq!(e.code, ErrorCode::Unsupported);
+    assert!(e.message.contains("sliding-window attention"), "{e}");
+    let mut able = device();
+    able.features = BTreeSet::from([ModelFeature::SlidingWindow, ModelFeature::MixedLayers]);
+    assert!(negotiate(&model, &weights, &able, &PlanRequest::default()).is_ok());
+}
+
+#[test]
+fn weights_that_cannot_fit_are_refused_before_anything_is_loaded() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Dense(DType::F32));
+    let mut small = device();
+    small.memory.total = Some(1024);
+    let e = negotiate(&model, &weights, &small, &PlanRequest::default()).unwrap_err();
+    assert_eq!(e.code, ErrorCode::OutOfMemory);
+}
+
+#[test]
+fn weights_and_model_must_agree() {
+    let model = model();
+    let good = manifest(&model, WeightForm::Dense(DType::F32));
+    let plan = |weights: &WeightManifest| {
+        negotiate(&model, weights, &device(), &PlanRequest::default()).unwrap_err()
+    };
+    let mut missing = good.clone();
+    missing.remove(&WeightId::FinalNorm);
+    assert!(plan(&missing).message.contains("`FinalNorm` is missing"));
+    let mut extra = good.clone();
+    extra.insert(WeightId::HeadBias, good[&WeightId::FinalNorm].clone());
+    assert!(plan(&extra).message.contains("no place"));
+    let mut shape = good.clone();
+    shape.get_mut(&WeightId::Embedding).unwrap().shape = vec![95, 64];
+    assert!(plan(&shape).message.contains("[95, 64]"));
+    let mut vector = good.clone();
+    vector.get_mut(&WeightId::FinalNorm).unwrap().form = WeightForm::Affine(scheme(4));
+    assert!(plan(&vector).message.contains("cannot be stored"));
+}
+
+#[test]
+fn absurd_specs_are_refused() {
+    type Change = fn(&mut ModelSpec);
+    let cases: &[(Change, &str)] = &[
+        (|m| m.vocab_size = 0, "vocabulary size"),
+        (|m| m.hidden_size = 1 << 40, "hidden size"),
+        (|m| m.layers.clear(), "number of layers"),
+        (|m| m.layers[0].attention.kv_heads = 3, "do not divide"),
+        (
+            |m| m.layers[1].attention.head_dim = usize::MAX,
+            "head width",
+        ),
+        (|m| m.layers[0].attention.window = Some(0), "sliding window"),
+        (
+            |m| m.layers[0].attention.rope.as_mut().unwrap().theta = f64::NAN,
+            "rope theta",
+        ),
+        (
+            |m| m.layers[0].attention.rope.as_mut().unwrap().dims = 7,
+            "odd",
+        ),
+        (|m| m.final_norm.eps = f32::INFINITY, "norm eps"),
+    ];
+    for (change, says) in cases {
+        let mut model = model();
+        change(&mut model);
+        let e = model.validate().unwrap_err();
+        assert_eq!(e.code, ErrorCode::InvalidModel);
+        assert!(e.to_string().contains(says), "{e}");
+    }
+}
+
+#[test]
+fn plans_survive_serialisation() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(8)));
+    let plan = negotiate(&model, &weights, &device(), &PlanRequest::default()).unwrap();
+    let json = serde_json::to_string(&plan).unwrap();
+    assert_eq!(plan, serde_json::from_str(&json).unwrap());
+}

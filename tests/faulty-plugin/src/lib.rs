@@ -1,0 +1,117 @@
+//! A plugin that works, except for the one fault that `HALFHITCH_FAULT` names.
+//!
+//! `PLACE-KIND`: the place is `create`, `identity`, `devices`, `capabilities`, `open`, `prefill`,
+//! `decode`, `truncate` or `drop`; the kind is `panic`, `error` or `hang`. Unset, it is the reference
+//! backend. It logs an event when it is made.
+
+use std::time::Duration;
+
+use halfhitch_reference_cpu::ReferenceCpu;
+use halfhitch_seam::{
+    BackendIdentity, ComputeBackend, Control, DecodeStep, DeviceCapabilities, DeviceId, DeviceInfo,
+    ErrorCode, ExecutionPlan, OpenRequest, OutputRequest, SeamError, SeamResult, SequenceId,
+    Session, StepOutput, TokenId,
+};
+
+/// Commits the fault if it is due at `place`.
+fn pass(place: &str) -> SeamResult<()> {
+    let fault = std::env::var("HALFHITCH_FAULT").unwrap_or_default();
+    match fault.rsplit_once('-') {
+        Some((at, "panic")) if at == place => panic!("told to panic in {place}"),
+        Some((at, "error")) if at == place => {
+            Err(SeamError::new(ErrorCode::Backend, format!("told to fail in {place}")).retryable())
+        }
+        Some((at, "hang")) if at == place => loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        },
+        _ => Ok(()),
+    }
+}
+
+struct Faulty(ReferenceCpu);
+
+impl ComputeBackend for Faulty {
+    fn identity(&self) -> BackendIdentity {
+        let name = match pass("identity") {
+            Ok(()) => "faulty",
+            Err(_) => "somebody-else",
+        };
+        BackendIdentity {
+            name: name.into(),
+            ..self.0.identity()
+        }
+    }
+
+    fn devices(&self) -> SeamResult<Vec<DeviceInfo>> {
+        pass("devices")?;
+        self.0.devices()
+    }
+
+    fn capabilities(&self, device: &DeviceId) -> SeamResult<DeviceCapabilities> {
+        pass("capabilities")?;
+        self.0.capabilities(device)
+    }
+
+    fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
+        pass("open")?;
+        Ok(Box::new(FaultySession(self.0.open(request)?)))
+    }
+}
+
+struct FaultySession(Box<dyn Session>);
+
+impl Session for FaultySession {
+    fn plan(&self) -> &ExecutionPlan {
+        self.0.plan()
+    }
+
+    fn create_sequence(&mut self) -> SeamResult<SequenceId> {
+        self.0.create_sequence()
+    }
+
+    fn sequence_len(&self, sequence: SequenceId) -> SeamResult<usize> {
+        self.0.sequence_len(sequence)
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        output: OutputRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<StepOutput> {
+        pass("prefill")?;
+        self.0.prefill(sequence, tokens, output, control)
+    }
+
+    fn decode(
+        &mut self,
+        steps: &[DecodeStep],
+        output: OutputRequest,
+    ) -> SeamResult<Vec<StepOutput>> {
+        pass("decode")?;
+        self.0.decode(steps, output)
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> SeamResult<()> {
+        pass("truncate")?;
+        self.0.truncate(sequence, len)
+    }
+
+    fn release(&mut self, sequence: SequenceId) -> SeamResult<()> {
+        self.0.release(sequence)
+    }
+}
+
+impl Drop for FaultySession {
+    fn drop(&mut self) {
+        // An error cannot leave a drop; only its panic matters.
+        let _ = pass("drop");
+    }
+}
+
+halfhitch_seam::export_plugin!(|| {
+    tracing::warn!(weight = 7, "the faulty plugin was made");
+    pass("create")?;
+    Ok(Box::new(Faulty(ReferenceCpu::new())))
+});

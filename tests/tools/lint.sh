@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Every check that is not a test. With an argument, that check alone: fmt, clippy, docs, deny, shell.
+set -euo pipefail
+# shellcheck source=tests/tools/common.sh
+source "$(dirname "$0")/common.sh"
+cd "$root"
+need_cargo
+
+fmt() { cargo fmt --all --check; }
+
+clippy() {
+    need_cc
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+}
+
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps; }
+
+# Licences, sources and banned crates. Advisories need a database that is not a package, so they are
+# checked by hand: `cargo deny check advisories`.
+deny() { "$(tests/tools/lint-tools.sh)/cargo-deny" --locked check bans licenses sources; }
+
+shell() {
+    git ls-files -z '*.sh' .ci/run | xargs -0 "$(tests/tools/lint-tools.sh)/shellcheck" --external-sources
+}
+
+for step in "${@:-all}"; do
+    case $step in
+    all) for each in fmt shell deny clippy docs; do
+        say "lint: $each"
+        $each
+    done ;;
+    fmt | clippy | docs | deny | shell) $step ;;
+    *) die "unknown check: $step" "one of fmt, clippy, docs, deny, shell" ;;
+    esac
+done
