@@ -16,6 +16,7 @@ pub mod layout;
 mod linalg;
 mod mlp;
 mod norm;
+mod ops;
 pub mod rope;
 mod step;
 mod types;
