@@ -331,6 +331,18 @@ fn what_is_no_file_is_not_waited_for() {
 }
 
 #[test]
+fn a_file_is_not_replaced_by_its_own_import() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("config.json"), "{}").unwrap();
+    let gguf = tiny("llama", ggml::Q4_0).write(&model);
+    let e = import(&gguf, &model, true).unwrap_err();
+    assert!(e.to_string().contains("the input, lies in"), "{e}");
+    assert!(gguf.is_file());
+}
+
+#[test]
 fn models_are_found_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (dir.path().join("first"), dir.path().join("second"));
