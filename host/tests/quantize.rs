@@ -331,6 +331,15 @@ fn a_model_is_not_quantised_onto_itself() {
     let e = quietly(|c| quantize_folder(input.path(), &same, options, c)).unwrap_err();
     assert!(e.to_string().contains("both input and output"), "{e}");
     assert_eq!(fs::read(&weights).unwrap(), before);
+
+    // Nor onto a folder that it lies in, which would go with all that is there.
+    let around = tempfile::tempdir().unwrap();
+    fs::write(around.path().join("config.json"), "{}").unwrap();
+    let inner = around.path().join("inner");
+    fs::rename(input.path(), &inner).unwrap();
+    let e = quietly(|c| quantize_folder(&inner, around.path(), options, c)).unwrap_err();
+    assert!(e.to_string().contains("the input, lies in"), "{e}");
+    assert_eq!(fs::read(inner.join("model.safetensors")).unwrap(), before);
 }
 
 #[test]

@@ -84,14 +84,7 @@ pub fn quantize_folder(
     }
     let checkpoint = Checkpoint::open(input)?;
     // Replacing the dense model by its quantised form could not be undone.
-    if let (Ok(from), Ok(to)) = (input.canonicalize(), output.canonicalize())
-        && from == to
-    {
-        return Err(SeamError::invalid_input(format!(
-            "`{}` is both input and output",
-            output.display()
-        )));
-    }
+    folder::check_apart(input, output)?;
     let summary = checkpoint.summary();
     let mut jobs = Vec::new();
     let mut plan = Vec::new();
