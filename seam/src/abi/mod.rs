@@ -29,7 +29,7 @@ mod wire;
 
 use crate::control::Stage;
 
-pub use header::{ABI_VERSION, HEADER_SYMBOL, PluginHeader};
+pub use header::{ABI_VERSION, HEADER_SYMBOL, MAGIC, PANIC_ABORT, PANIC_UNWIND, PluginHeader};
 pub use import::load_plugin;
 
 pub(crate) use wire::ForeignFlag;
