@@ -113,7 +113,10 @@ impl Run<'_> {
         if line.contains(NO_LINKER) {
             return SeamError::new(
                 ErrorCode::Backend,
-                format!("`iree-lld` is missing, which belongs beside {}", self.tool.display()),
+                format!(
+                    "`iree-lld` is missing, which belongs beside {}",
+                    self.tool.display()
+                ),
             )
             .hint(super::tool::FIX);
         }

@@ -1,4 +1,6 @@
 //! A device with a compiler for it, on every driver that is linked in and has a target.
+// Each test file uses its own part of this.
+#![allow(dead_code)]
 
 use std::path::Path;
 
