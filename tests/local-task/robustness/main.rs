@@ -6,7 +6,6 @@
 mod bench;
 
 use std::fs::{self, Permissions};
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -139,7 +138,10 @@ fn on_a_mount(bench: &Bench, prepare: &str) -> Option<Output> {
         .is_ok_and(|s| s.success());
     if !allowed {
         let reason = "skipped: this system allows no mounts in a namespace of one's own";
-        writeln!(std::io::stderr(), "{reason}").unwrap();
+        #[allow(clippy::print_stderr)]
+        {
+            eprintln!("{reason}");
+        }
         return None;
     }
     let script = format!("set -e; {prepare}; shift; exec \"$@\"");
