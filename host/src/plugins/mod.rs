@@ -122,7 +122,8 @@ fn read(manifest_path: &Path) -> SeamResult<Manifest> {
 
 fn check_library(manifest: &Manifest, library: &Path) -> SeamResult<()> {
     let context = |e: SeamError| e.context(library.display().to_string());
-    if !library.exists() {
+    let there = std::fs::symlink_metadata(library);
+    if there.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Err(context(
             SeamError::new(ErrorCode::NotFound, "the plugin's library is not there")
                 .hint("install the plugin again"),
