@@ -5,7 +5,7 @@ BACKEND := xla-iree:local-task
 PROMPT  := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup model run chat test lint fmt docs deny clean plugins \
+.PHONY: help doctor setup model run chat test test-full lint fmt docs deny clean plugins \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env
 
 help: ## list the targets
@@ -42,6 +42,9 @@ chat: model plugins ## set everything up and talk with the model
 
 test: ## set everything up and run all tests
 	@tests/tools/test.sh
+
+test-full: export HALFHITCH_SUITE := full
+test-full: test ## the same with every model of the suite on the IREE backend (hours, the first time)
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs
 	@tests/tools/lint.sh

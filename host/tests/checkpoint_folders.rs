@@ -205,3 +205,16 @@ fn the_summary_adds_up() {
     let json = serde_json::to_value(&summary).unwrap();
     assert_eq!(json["rope"]["scaling"]["linear"]["factor"], 2.0);
 }
+
+#[test]
+fn pages_that_were_given_back_read_the_same() {
+    let folder = Folder::new();
+    let checkpoint = open(&folder);
+    let read = || -> Vec<Vec<f32>> {
+        let weights = checkpoint.weights().iter();
+        weights.map(|(_, weight)| weight.to_f32()).collect()
+    };
+    let before = read();
+    checkpoint.release_pages();
+    assert_eq!(read(), before);
+}

@@ -93,8 +93,11 @@ fn plans_have_memory_and_reasons() {
         dense["weights"].as_array().unwrap().len()
     );
     let text = stdout(&["plan", "-m", model, "--quant", "packed", "--context", "64"]);
+    let whole = json(&["plan", "--json", "-m", model]);
+    assert!(whole["process_bytes"].as_u64().unwrap() > 1 << 20);
     for part in [
         "backend     reference-cpu",
+        "process     ",
         "64 tokens: as asked",
         "packed (affine 4-bit g32",
         "free",

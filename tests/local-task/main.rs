@@ -2,12 +2,13 @@
 //!
 //! Compiled modules are kept in the target folder, so that a second run compiles nothing.
 
+mod models;
 mod real_model;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use halfhitch_suite::{Report, Subject, contract, numerics};
+use halfhitch_suite::{Report, Subject, contract};
 use halfhitch_xla_iree::{BackendOptions, CompileAt, XlaIreeBackend};
 
 fn backend(driver: &str) -> XlaIreeBackend {
@@ -29,11 +30,6 @@ fn assert_passes(report: &Report) {
 #[test]
 fn local_task_keeps_the_contract() {
     assert_passes(&contract::run(&subject("local-task")));
-}
-
-#[test]
-fn local_task_computes_every_generated_model() {
-    assert_passes(&numerics::generated(&subject("local-task")));
 }
 
 #[test]

@@ -60,8 +60,8 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
     (
         "no library",
         |f| fs::remove_file(f.library()).unwrap(),
-        ErrorCode::Io,
-        "No such file",
+        ErrorCode::NotFound,
+        "library is not there",
     ),
     (
         "altered library",

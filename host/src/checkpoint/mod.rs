@@ -36,11 +36,13 @@ mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use halfhitch_seam::{
     Control, ErrorCode, ModelSpec, ResultExt, SeamError, SeamResult, TokenId, WeightId, Weights,
     check_weights,
 };
+use memmap2::Mmap;
 
 pub use summary::{CheckpointSummary, FileSummary, FormSummary, TensorSummary};
 
@@ -52,6 +54,7 @@ pub struct Checkpoint {
     weights: Weights,
     tensor_names: BTreeMap<WeightId, String>,
     files: Vec<FileSummary>,
+    maps: Vec<Arc<Mmap>>,
     stop_tokens: BTreeSet<TokenId>,
     bos_token: Option<TokenId>,
     warnings: Vec<String>,
@@ -85,7 +88,7 @@ impl Checkpoint {
             model.spec.vocab_size,
             &mut warnings,
         )?;
-        let (tensors, files) = shards::open(dir, &mut warnings)?;
+        let (tensors, files, maps) = shards::open(dir, &mut warnings)?;
         let assembled = assemble::assemble(&model.spec, model.names, &quantization, tensors)?;
         warnings.extend(assembled.warnings);
         check_weights(&model.spec, &assembled.weights.manifest())?;
@@ -95,6 +98,7 @@ impl Checkpoint {
             weights: assembled.weights,
             tensor_names: assembled.names,
             files,
+            maps,
             stop_tokens: stop.eos,
             bos_token: stop.bos,
             warnings,
@@ -135,6 +139,12 @@ impl Checkpoint {
     /// What a user should know about the folder, a line each; nothing that changes the result.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Gives back what the weights' files take of this process's memory so far. What is read again is
+    /// there as before, so that this may be called at any time.
+    pub fn release_pages(&self) {
+        self.maps.iter().for_each(|map| safetensors::release(map));
     }
 
     /// Reads every weight and checks that each number is finite: dense values, and the scales and

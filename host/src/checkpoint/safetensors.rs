@@ -60,6 +60,32 @@ pub(super) struct Shard {
     pub(super) tensors: BTreeMap<String, RawTensor>,
     /// Length of the file in bytes.
     pub(super) length: u64,
+    /// The file's pages.
+    pub(super) map: Arc<Mmap>,
+}
+
+/// A map that tensors share.
+struct Mapped(Arc<Mmap>);
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Gives the pages of a map back. What is read again comes from the system's cache, or the file.
+pub(super) fn release(map: &Mmap) {
+    #[cfg(unix)]
+    {
+        use memmap2::UncheckedAdvice::DontNeed;
+        // SAFETY: the map is a read-only view of a file: its pages have no content of their own that
+        // could be lost.
+        if let Err(e) = unsafe { map.unchecked_advise(DontNeed) } {
+            tracing::debug!("pages stay: {e}");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = map;
 }
 
 /// Maps `dir/name` and reads its header.
@@ -83,9 +109,14 @@ pub(super) fn open(dir: &Path, name: &str) -> SeamResult<Shard> {
     // into owned values, and slices are bounded by the map's length, which does not change.
     let map = unsafe { Mmap::map(&file) }
         .map_err(|e| SeamError::new(ErrorCode::Io, format!("mapping failed: {e}")))?;
-    let bytes = Bytes::from_owner(map);
+    let map = Arc::new(map);
+    let bytes = Bytes::from_owner(Mapped(map.clone()));
     let tensors = split(&bytes, &Arc::from(name))?;
-    Ok(Shard { tensors, length })
+    Ok(Shard {
+        tensors,
+        length,
+        map,
+    })
 }
 
 /// Cuts a file's bytes into tensors.

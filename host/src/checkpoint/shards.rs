@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use halfhitch_seam::{ErrorCode, ResultExt, SeamError, SeamResult};
+use memmap2::Mmap;
 
 use super::json::{self, Keys, describe};
 use super::quote::{listed, quoted};
@@ -34,7 +36,7 @@ pub(super) type TensorTable = BTreeMap<String, RawTensor>;
 pub(super) fn open(
     dir: &Path,
     warnings: &mut Vec<String>,
-) -> SeamResult<(TensorTable, Vec<FileSummary>)> {
+) -> SeamResult<(TensorTable, Vec<FileSummary>, Vec<Arc<Mmap>>)> {
     let index = json::read_optional_object(dir, INDEX, INDEX_LIMIT)?
         .map(|index| weight_map(&index).in_context(|| INDEX))
         .transpose()?;
@@ -59,12 +61,14 @@ pub(super) fn open(
     }
     let mut table = TensorTable::new();
     let mut files = Vec::new();
+    let mut maps = Vec::new();
     for name in names {
         let shard = safetensors::open(dir, name).in_context(|| name)?;
         files.push(FileSummary {
             name: name.to_owned(),
             bytes: shard.length,
         });
+        maps.push(shard.map);
         for (tensor, raw) in shard.tensors {
             if let Some(earlier) = table.get(&tensor) {
                 return Err(SeamError::invalid_model(format!(
@@ -79,7 +83,7 @@ pub(super) fn open(
     if let Some(map) = &index {
         check_index(map, &table, warnings)?;
     }
-    Ok((table, files))
+    Ok((table, files, maps))
 }
 
 /// The index's map from tensor to shard, with every shard's name checked.

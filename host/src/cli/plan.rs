@@ -7,7 +7,7 @@ use halfhitch_seam::{ExecutionPlan, Size};
 use super::args::PlanArgs;
 use super::failure::Failure;
 use super::{Context, output, use_threads};
-use crate::engine::{Model, Target};
+use crate::engine::{Model, Target, rss_bytes};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
@@ -23,6 +23,8 @@ pub fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
             "architecture": model.spec().architecture,
             "parameters": model.spec().parameters(),
             "plan": plan,
+            // Model, tokenizer and backend are open, and no weight was read.
+            "process_bytes": rss_bytes(),
         }));
     }
     output::bytes(text(&model, &target, &plan).as_bytes())
@@ -50,6 +52,13 @@ fn text(model: &Model, target: &Target, plan: &ExecutionPlan) -> String {
         let _ = write!(out, "; {} are free on the device", Size(free));
     }
     out.push('\n');
+    if let Some(bytes) = rss_bytes() {
+        let _ = writeln!(
+            out,
+            "process     {} beside that: the program, its tokenizer and backend",
+            Size(bytes)
+        );
+    }
     out
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
@@ -111,8 +112,10 @@ impl Engine {
         let start = Instant::now();
         let plan = model.plan(&target, request)?;
         model.checkpoint.check_finite(control)?;
+        model.checkpoint.release_pages();
         control.cancel.check()?;
         let clock = CompileClock::new(control.observer);
+        let pages = PageRelease::new(&clock, &model.checkpoint);
         let mut session = target
             .backend
             .open(OpenRequest {
@@ -121,10 +124,11 @@ impl Engine {
                 weights: model.checkpoint.weights(),
                 control: Control {
                     cancel: control.cancel,
-                    observer: &clock,
+                    observer: &pages,
                 },
             })
             .in_context(|| format!("opening on {}", target.name))?;
+        model.checkpoint.release_pages();
         let sequence = CachedSequence::create(session.as_mut())?;
         let compile = clock.total();
         let load = (model.took + start.elapsed()).saturating_sub(compile);
@@ -175,6 +179,43 @@ impl Engine {
             load: self.load,
         };
         generator.run(prompt, options, control, sink)
+    }
+}
+
+/// Bytes of weights between two times that pages are given back.
+const RELEASE_EVERY: u64 = 32 << 20;
+
+/// Passes events on, and gives the checkpoint's pages back as weights are brought up: those that a
+/// backend copied need not be in memory twice, and those that it uses in place come back by themselves.
+struct PageRelease<'a> {
+    inner: &'a dyn Observer,
+    checkpoint: &'a Checkpoint,
+    next: AtomicU64,
+}
+
+impl<'a> PageRelease<'a> {
+    const fn new(inner: &'a dyn Observer, checkpoint: &'a Checkpoint) -> Self {
+        Self {
+            inner,
+            checkpoint,
+            next: AtomicU64::new(RELEASE_EVERY),
+        }
+    }
+}
+
+impl Observer for PageRelease<'_> {
+    fn on_event(&self, event: Event) {
+        if let Event::Progress {
+            stage: Stage::LoadWeights,
+            done,
+            ..
+        } = event
+            && done >= self.next.load(Ordering::Relaxed)
+        {
+            self.next.store(done + RELEASE_EVERY, Ordering::Relaxed);
+            self.checkpoint.release_pages();
+        }
+        self.inner.on_event(event);
     }
 }
 

@@ -21,4 +21,4 @@ pub use generate::{
 };
 pub use load::{Engine, Model};
 pub use registry::{BackendStatus, Provider, Registry, Selection, State, Target};
-pub use stats::{LoadTimings, Timings, peak_rss_bytes};
+pub use stats::{LoadTimings, Timings, peak_rss_bytes, rss_bytes};

@@ -61,8 +61,17 @@ pub fn peak_rss_bytes() -> Option<u64> {
     parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// The memory this process has resident now, in bytes, where the system tells.
+pub fn rss_bytes() -> Option<u64> {
+    parse(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 fn parse_peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    parse(status, "VmHWM:")
+}
+
+fn parse(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix(key))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     kib.checked_mul(1024)
 }

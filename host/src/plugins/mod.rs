@@ -22,6 +22,9 @@ use manifest::Manifest;
 /// A plugin that was found, usable or not.
 pub struct Plugin {
     manifest_path: PathBuf,
+    /// The name in a manifest that was read, also where its library is refused: whoever asks for it
+    /// hears why.
+    claimed: Option<String>,
     state: Result<Checked, SeamError>,
 }
 
@@ -35,13 +38,21 @@ struct Checked {
 impl Plugin {
     /// Reads and checks a manifest and its library; loads nothing.
     pub fn inspect(manifest_path: &Path) -> Self {
-        let state = check(manifest_path).map(|(manifest, library)| Checked {
-            manifest,
-            library,
-            backend: OnceCell::new(),
+        let manifest = read(manifest_path);
+        let claimed = manifest.as_ref().ok().map(|m| m.name.clone());
+        let state = manifest.and_then(|manifest| {
+            let folder = manifest_path.parent().unwrap_or(Path::new("."));
+            let library = folder.join(&manifest.library);
+            check_library(&manifest, &library)?;
+            Ok(Checked {
+                manifest,
+                library,
+                backend: OnceCell::new(),
+            })
         });
         Self {
             manifest_path: manifest_path.to_path_buf(),
+            claimed,
             state,
         }
     }
@@ -56,18 +67,16 @@ impl Plugin {
         self.state.as_ref().ok().map(|c| &c.manifest)
     }
 
-    /// Its backend's name, or its manifest's file name where that could not be read.
+    /// Its backend's name, or its manifest's file name where that could not be read or another has the
+    /// name.
     pub fn name(&self) -> String {
-        self.manifest().map_or_else(
-            || {
-                let file = self.manifest_path.file_name().unwrap_or_default();
-                let file = file.to_string_lossy();
-                file.strip_suffix(manifest::SUFFIX)
-                    .unwrap_or(&file)
-                    .to_string()
-            },
-            |m| m.name.clone(),
-        )
+        self.claimed.clone().unwrap_or_else(|| {
+            let file = self.manifest_path.file_name().unwrap_or_default();
+            let file = file.to_string_lossy();
+            file.strip_suffix(manifest::SUFFIX)
+                .unwrap_or(&file)
+                .to_string()
+        })
     }
 
     /// Why it cannot be used, where that is known without loading it.
@@ -103,19 +112,23 @@ impl Plugin {
     }
 }
 
-fn check(manifest_path: &Path) -> SeamResult<(Manifest, PathBuf)> {
+fn read(manifest_path: &Path) -> SeamResult<Manifest> {
     let context = |e: SeamError| e.context(manifest_path.display().to_string());
     trust::check_file(manifest_path).map_err(context)?;
     let manifest = Manifest::read(manifest_path).map_err(context)?;
     manifest.check().map_err(context)?;
-    let folder = manifest_path.parent().unwrap_or(Path::new("."));
-    let library = folder.join(&manifest.library);
-    check_library(&manifest, &library)?;
-    Ok((manifest, library))
+    Ok(manifest)
 }
 
 fn check_library(manifest: &Manifest, library: &Path) -> SeamResult<()> {
     let context = |e: SeamError| e.context(library.display().to_string());
+    let there = std::fs::symlink_metadata(library);
+    if there.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Err(context(
+            SeamError::new(ErrorCode::NotFound, "the plugin's library is not there")
+                .hint("install the plugin again"),
+        ));
+    }
     trust::check_file(library).map_err(context)?;
     let found = manifest::sha256(library).map_err(context)?;
     if found != manifest.sha256 {
@@ -152,6 +165,7 @@ pub fn discover(path: &search::SearchPath) -> Vec<Plugin> {
                 Ok(()) => Plugin::inspect(&manifest_path),
                 Err(e) => Plugin {
                     manifest_path,
+                    claimed: None,
                     state: Err(e.context(folder.display().to_string())),
                 },
             };
@@ -168,5 +182,19 @@ pub fn discover(path: &search::SearchPath) -> Vec<Plugin> {
             plugins.push(plugin);
         }
     }
+    give_names(&mut plugins);
     plugins
+}
+
+/// Leaves each name to one plugin: the usable one, else the first.
+fn give_names(plugins: &mut [Plugin]) {
+    for i in 0..plugins.len() {
+        let plugin = &plugins[i];
+        let taken = plugins.iter().enumerate().any(|(k, other)| {
+            k != i && other.claimed == plugin.claimed && (k < i || other.refusal().is_none())
+        });
+        if plugin.refusal().is_some() && taken {
+            plugins[i].claimed = None;
+        }
+    }
 }

@@ -16,6 +16,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// Longest line of a diagnostic that is shown; the rest is in the log.
 const SHOWN: usize = 300;
 
+/// What the compiler says first where it finds no `iree-lld`.
+const NO_LINKER: &str = "required embedded linker tool";
+
 /// A run of the compiler.
 pub struct Run<'a> {
     /// The executable.
@@ -58,7 +61,9 @@ impl Run<'_> {
     pub fn run(&self, tick: &mut dyn FnMut() -> SeamResult<()>) -> SeamResult<()> {
         let log = File::create(self.log).map_err(|e| io(self.log, &e))?;
         let also = log.try_clone().map_err(|e| io(self.log, &e))?;
-        let child = Command::new(self.tool)
+        let mut command = Command::new(self.tool);
+        die_with_parent(&mut command);
+        let child = command
             .args(self.flags)
             .arg(self.input)
             .arg("-o")
@@ -73,7 +78,7 @@ impl Run<'_> {
                     ErrorCode::NotFound,
                     format!("cannot start {}: {e}", self.tool.display()),
                 )
-                .hint("run `make iree-runtime`, or name a compiler in HALFHITCH_IREE_COMPILE")
+                .hint(super::tool::FIX)
             })?;
         let mut child = Group(child);
         let start = Instant::now();
@@ -105,10 +110,40 @@ impl Run<'_> {
             Some(code) => format!("exit status {code}"),
             None => "the compiler crashed".into(),
         });
+        if line.contains(NO_LINKER) {
+            return SeamError::new(
+                ErrorCode::Backend,
+                format!(
+                    "`iree-lld` is missing, which belongs beside {}",
+                    self.tool.display()
+                ),
+            )
+            .hint(super::tool::FIX);
+        }
         SeamError::new(ErrorCode::Backend, format!("the compiler failed: {line}"))
             .hint(format!("the full log is {}", self.log.display()))
     }
 }
+
+/// Lets the kernel end the child where this process is killed and can end it no more.
+#[cfg(target_os = "linux")]
+fn die_with_parent(command: &mut Command) {
+    use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+    let parent = getpid();
+    let prepare = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may be gone since the fork.
+        if getppid() != Some(parent) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec this makes three system calls and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_parent(_: &mut Command) {}
 
 /// The first line of a log that tells of an error, else its first line.
 fn first_error(log: &Path) -> Option<String> {

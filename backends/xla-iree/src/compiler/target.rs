@@ -21,6 +21,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// What code is made for a HAL driver; `None` for one that has no profile yet.
+    pub fn for_driver(driver: &str) -> Option<Self> {
+        matches!(driver, "local-task" | "local-sync").then(Self::host_cpu)
+    }
+
     /// The CPU that this process runs on, for the `local-task` and `local-sync` drivers.
     pub fn host_cpu() -> Self {
         let cpu = host_cpu();

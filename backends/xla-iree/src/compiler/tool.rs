@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 use super::cache::Cache;
 use super::hex;
 
-const FIX: &str = "run `make iree-runtime`, or name one in HALFHITCH_IREE_COMPILE";
+/// How to get a compiler.
+pub(super) const FIX: &str = "run `make iree-runtime`, or name one in HALFHITCH_IREE_COMPILE";
 
 /// A compiler that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,19 @@
 //! The backend: one HAL driver of the IREE runtime.
 
+use std::collections::BTreeSet;
+
 use halfhitch_seam::{
-    BackendIdentity, CacheAction, CacheReport, ComputeBackend, DeviceCapabilities, DeviceId,
-    DeviceInfo, ErrorCode, MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult, Session,
+    BackendIdentity, CacheAction, CacheReport, ComputeBackend, Control, DeviceCapabilities,
+    DeviceId, DeviceInfo, ErrorCode, MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult,
+    Session,
 };
-use halfhitch_xla_iree_sys::{DeviceOptions, IREE_VERSION, LogLevel, Runtime};
+use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
+use parking_lot::Mutex;
 
 use super::capabilities::capabilities;
 use super::error::seam_error;
 use super::memory;
+use super::selftest;
 use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
 use super::upload::upload;
@@ -58,6 +63,8 @@ impl BackendOptions {
 pub struct XlaIreeBackend {
     runtime: Runtime,
     options: BackendOptions,
+    /// Devices that passed the self-test.
+    tested: Mutex<BTreeSet<DeviceId>>,
 }
 
 impl XlaIreeBackend {
@@ -73,14 +80,18 @@ impl XlaIreeBackend {
         };
         let runtime = Runtime::new(Some(Box::new(sink))).map_err(seam_error)?;
         let drivers = runtime.drivers();
-        if !drivers.contains(&options.driver) || target(&options.driver).is_none() {
+        if !drivers.contains(&options.driver) || Target::for_driver(&options.driver).is_none() {
             return Err(SeamError::new(
                 ErrorCode::NotFound,
                 format!("no driver `{}` in this build", options.driver),
             )
             .hint(format!("there is {}", drivers.join(", "))));
         }
-        Ok(Self { runtime, options })
+        Ok(Self {
+            runtime,
+            options,
+            tested: Mutex::default(),
+        })
     }
 
     fn device(&self, id: &DeviceId) -> SeamResult<DeviceInfo> {
@@ -95,11 +106,25 @@ impl XlaIreeBackend {
         })
     }
 
-    fn open_device(
+    /// Lets a device prove itself the first time it is opened.
+    fn test_once(
         &self,
+        device: &Device,
         id: &DeviceId,
-        threads: Option<usize>,
-    ) -> SeamResult<halfhitch_xla_iree_sys::Device> {
+        compiler: &Compiler,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<()> {
+        if self.tested.lock().contains(id) {
+            return Ok(());
+        }
+        selftest::check(device, compiler, target, control)
+            .in_context(|| format!("testing the device `{id}`"))?;
+        self.tested.lock().insert(id.clone());
+        Ok(())
+    }
+
+    fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
             selector: id.0.clone(),
@@ -156,7 +181,7 @@ impl ComputeBackend for XlaIreeBackend {
                 free: stats.free,
             }
         };
-        let target = target(&self.options.driver).map(|t| t.description);
+        let target = Target::for_driver(&self.options.driver).map(|t| t.description);
         Ok(capabilities(info, memory, target))
     }
 
@@ -173,11 +198,12 @@ impl ComputeBackend for XlaIreeBackend {
         } = request;
         control.cancel.check()?;
         let info = self.device(&plan.device.id)?;
-        let target = target(&self.options.driver).ok_or_else(|| {
+        let target = Target::for_driver(&self.options.driver).ok_or_else(|| {
             SeamError::unsupported(format!("no code for `{}`", self.options.driver))
         })?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
+        self.test_once(&device, &info.id, &compiler, &target, &control)?;
         let mut steps = Steps::new(compiler, target);
         if self.options.compile_at == CompileAt::Open {
             let shapes = all_shapes(plan);
@@ -200,9 +226,4 @@ impl ComputeBackend for XlaIreeBackend {
 
 fn is_local(driver: &str) -> bool {
     matches!(driver, "local-task" | "local-sync")
-}
-
-/// What code is made for a driver; nothing for one that has no profile yet.
-fn target(driver: &str) -> Option<Target> {
-    is_local(driver).then(Target::host_cpu)
 }

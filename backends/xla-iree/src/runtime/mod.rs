@@ -7,6 +7,7 @@ mod error;
 mod function;
 mod memory;
 mod outputs;
+mod selftest;
 mod session;
 mod steps;
 mod upload;
