@@ -18,7 +18,7 @@ mkdir -p "$HALFHITCH_CACHE_DIR"
 chmod 700 "$HALFHITCH_CACHE_DIR"
 tests/tools/fetch-model.sh target/debug/halfhitch
 if have cargo-nextest; then
-    cargo nextest run --locked --workspace "$@"
+    cargo nextest run --locked --workspace --no-fail-fast "$@"
 else
     cargo test --locked --workspace --all-targets "$@"
 fi

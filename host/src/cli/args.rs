@@ -24,7 +24,8 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 Environment: HALFHITCH_MODELS (a folder of models, after ./models), HALFHITCH_CACHE_DIR (cache, else
-in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug).";
+in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH (folders
+of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), NO_COLOR.";
 
 /// Run language models from quantised checkpoints, on any compute backend.
 #[derive(Debug, Parser)]
@@ -258,6 +259,14 @@ pub struct SamplingArgs {
     /// Seed of the random choice; the same seed gives the same text [default: a new one each run].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// Whether flags were given that change nothing, since nothing is random.
+    pub fn is_idle(&self) -> bool {
+        let filters = self.top_k != 0 || self.top_p != 1.0 || self.min_p != 0.0;
+        self.temperature == 0.0 && (filters || self.seed.is_some())
+    }
 }
 
 /// When an answer ends.

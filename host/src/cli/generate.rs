@@ -83,6 +83,12 @@ pub fn run(args: GenerateArgs, context: &Context) -> Result<(), Failure> {
     check_prompt(&prompt, model.spec().vocab_size, plan.context)?;
     let mut engine = Engine::open(model, target, &request, &control)?;
     context.progress.clear();
+    if !context.quiet && args.sampling.is_idle() {
+        output::note(
+            "note: without --temperature the likeliest token is taken: --top-k, --top-p, --min-p and \
+             --seed change nothing",
+        );
+    }
 
     let options = options(&args.stop, &args.sampling, args.top_logits);
     let mut broken = None;
@@ -203,6 +209,9 @@ pub fn stats_line(completion: &Completion) -> String {
             .map(|r| format!("decode {r:.1} tok/s")),
     );
     parts.extend(peak_rss_bytes().map(|bytes| format!("peak {}", Size(bytes))));
+    if completion.finish_reason == FinishReason::Length {
+        parts.push("cut at the limit of tokens".into());
+    }
     parts.join(" · ")
 }
 

@@ -1,6 +1,6 @@
 //! Logs on stderr: off until asked for with `-v` or `HALFHITCH_LOG`.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
@@ -23,6 +23,7 @@ pub fn init(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_target(true)
+        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .try_init();
     // Only a second start can fail, and then the first one's logs go on.
     drop(started);

@@ -81,11 +81,25 @@ pub fn main() -> ExitCode {
                 quiet: cli.quiet,
                 plugin_dirs: cli.plugin_dir,
             };
-            run(cli.command, &context)
+            let result = check_plugin_dirs(&context).and_then(|()| run(cli.command, &context));
+            // A bar must not stay above what is said next.
+            context.progress.clear();
+            result
         });
     match result {
         Ok(()) => ExitCode::from(exit::OK),
         Err(failure) => failure.report(json),
+    }
+}
+
+/// A folder that is named and is not there is a slip, not a wish for nothing.
+fn check_plugin_dirs(context: &Context) -> Result<(), Failure> {
+    match context.plugin_dirs.iter().find(|dir| !dir.is_dir()) {
+        Some(dir) => Err(Failure::Usage(format!(
+            "--plugin-dir {}: no such folder",
+            dir.display()
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -16,6 +16,9 @@ use super::output;
 /// How long a stage runs before it gets a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How often a bar moves by itself.
+const TICK: Duration = Duration::from_millis(125);
+
 /// Shows events to a person.
 pub struct Progress {
     quiet: bool,
@@ -77,11 +80,13 @@ fn bar(stage: Stage, total: u64) -> ProgressBar {
         Stage::LoadWeights | Stage::Convert => "{binary_bytes} of {binary_total_bytes}",
         _ => "{pos} of {len}",
     };
-    let template = format!("{{msg}} [{{bar:24}}] {counts} {{eta}} left");
+    // Stages are too uneven for an estimate of what is left; the time so far shows that it lives.
+    let template = format!("{{spinner}} {{msg}} [{{bar:24}}] {counts}, {{elapsed}}");
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style.progress_chars("=> "));
     }
+    bar.enable_steady_tick(TICK);
     bar.with_message(stage.label())
 }
 

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::plugins::deadline::within;
 use crate::plugins::provider::providers;
+use crate::plugins::search::PATH_VARIABLE;
 
 /// How long a backend may take to say what devices it has.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -275,10 +276,15 @@ impl Registry {
                 .providers
                 .iter()
                 .map(|p| format!("{}:{}", p.backend(), p.driver()));
-            return Err(not_found(
+            return Err(SeamError::new(
+                ErrorCode::NotFound,
                 format!("there is no backend `{}`", selection.backend),
-                names,
-            ));
+            )
+            .hint(format!(
+                "available: {}; others are plugins, looked for in --plugin-dir, {PATH_VARIABLE} and \
+                 `plugins` beside the program; in a checkout `make plugins` builds them",
+                join(names)
+            )));
         }
         let candidates: Vec<&dyn Provider> = matching.map(AsRef::as_ref).collect();
         let drivers = || {

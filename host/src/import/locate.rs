@@ -7,6 +7,9 @@ use halfhitch_seam::{Control, ErrorCode, SeamError, SeamResult};
 
 use super::cache::ImportCache;
 
+/// Models that an error names.
+const MOST_NAMES: usize = 8;
+
 /// Where models are looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLocator {
@@ -60,7 +63,27 @@ impl ModelLocator {
             ErrorCode::NotFound,
             format!("no model `{}`", model.display()),
         )
-        .hint(format!("looked for {}", list.join(", "))))
+        .hint(match self.names().as_slice() {
+            [] => format!("looked for {}", list.join(", ")),
+            names => format!(
+                "looked for {}; there is {}",
+                list.join(", "),
+                names.join(", ")
+            ),
+        }))
+    }
+
+    /// Names of the models in the collections, a few of them.
+    fn names(&self) -> Vec<String> {
+        let folders = self.collections.iter().filter_map(|c| c.read_dir().ok());
+        let mut names: Vec<String> = folders
+            .flat_map(|entries| entries.flatten())
+            .filter(|e| e.path().join("config.json").is_file())
+            .filter_map(|e| e.file_name().into_string().ok())
+            .take(MOST_NAMES)
+            .collect();
+        names.sort();
+        names
     }
 
     fn open(&self, path: &Path, control: &Control<'_>) -> SeamResult<PathBuf> {

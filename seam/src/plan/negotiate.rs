@@ -250,7 +250,11 @@ impl Packing {
                 } else {
                     (
                         none,
-                        "the device does not fuse dequantisation, so packed weights are slower",
+                        if all.is_empty() {
+                            "the device cannot keep these schemes packed"
+                        } else {
+                            "the device does not fuse dequantisation, so packed weights are slower"
+                        },
                         if all.is_empty() {
                             "the device does not offer these schemes"
                         } else {

@@ -139,10 +139,18 @@ impl XlaIreeBackend {
 
 impl ComputeBackend for XlaIreeBackend {
     fn identity(&self) -> BackendIdentity {
+        // Whoever lists backends learns here that a model could not be compiled.
+        let compiler = match self.options.compiler.places.find() {
+            Ok(path) => path.display().to_string(),
+            Err(e) => format!("missing: {e}"),
+        };
         BackendIdentity {
             name: format!("xla-iree:{}", self.options.driver),
             version: env!("CARGO_PKG_VERSION").into(),
-            components: vec![("iree-runtime".into(), IREE_VERSION.into())],
+            components: vec![
+                ("iree-runtime".into(), IREE_VERSION.into()),
+                ("iree-compile".into(), compiler),
+            ],
         }
     }
 
