@@ -185,6 +185,11 @@ impl Builder {
         self.generic(&loops, &operands, &all, 0.0, body)
     }
 
+    /// Zeros to accumulate onto.
+    pub(super) fn zeros(&mut self, ty: &TensorType) -> Value {
+        self.init(ty, Some(0.0))
+    }
+
     fn init(&mut self, ty: &TensorType, fill: Option<f32>) -> Value {
         let sizes = self.dynamic_sizes(ty);
         let empty = self.emit(ty.clone(), format_args!("tensor.empty({sizes}) : {ty}"));

@@ -13,6 +13,7 @@ use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
 use super::upload::upload;
 use crate::compiler::{Compiler, CompilerOptions, Target};
+use crate::emitter::Source;
 
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,6 +179,11 @@ impl ComputeBackend for XlaIreeBackend {
         })?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
+        let source = Source {
+            spec: model,
+            plan,
+            profile: target.profile,
+        };
         let mut steps = Steps::new(compiler, target);
         if self.options.compile_at == CompileAt::Open {
             let shapes = all_shapes(plan);
@@ -186,7 +192,7 @@ impl ComputeBackend for XlaIreeBackend {
                 .in_context(|| "compiling the model")?;
         }
         let resident =
-            upload(&device, model, plan, weights, &control).in_context(|| "loading weights")?;
+            upload(&device, source, weights, &control).in_context(|| "loading weights")?;
         control.cancel.check()?;
         Ok(Box::new(XlaIreeSession::new(
             plan.clone(),

@@ -1,19 +1,25 @@
 //! Contractions of activations with a weight, in the representation that suits its form.
 //!
-//! | weight | rows | representation | why |
-//! | --- | --- | --- | --- |
-//! | dense | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
-//! | packed | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
-//! | packed | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
+//! | weight | layout | rows | representation | why |
+//! | --- | --- | --- | --- | --- |
+//! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
+//! | packed | blocks | 1 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
+//! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
+//! | packed | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
+//!
+//! The layout is the target's and the shape's: [`Layout::choose`].
 
 mod dense;
 mod expand;
 mod fused;
+pub mod words;
 
 use halfhitch_seam::{WeightForm, WeightId};
 
 use super::builder::{Builder, Value};
-use super::graph::{Function, WeightValue};
+use super::graph::Function;
+use super::layout::Layout;
+use super::resident::{Resident, group, single};
 use super::types::Elem;
 
 /// A way to write a contraction.
@@ -23,24 +29,54 @@ pub enum Representation {
     Dense,
     /// Dequantise, multiply and reduce in one kernel.
     FusedReduce,
+    /// Packed words, rows interleaved.
+    Words,
     /// Dequantise into a matrix, then as [`Self::Dense`].
     Expand,
 }
 
-/// The representation for a weight of `form` and activations of `rows` rows.
-pub fn choose(form: WeightForm, rows: usize) -> Representation {
-    match form {
-        WeightForm::Affine(_) if rows == 1 => Representation::FusedReduce,
-        WeightForm::Affine(_) => Representation::Expand,
+/// The representation for a weight of `form` that lies in `layout`, and activations of `rows` rows.
+pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
+    match (form, layout) {
+        (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
+        (WeightForm::Affine(_), Layout::Blocks) => Representation::Words,
+        (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
     }
 }
 
-/// f32 `x` `[rows, inputs]` times the weight, plus its bias where there is one: f32
-/// `[rows, outputs]`. The weight is `[outputs, inputs]`.
+/// f32 `x` `[rows, inputs]` times a weight `[outputs, inputs]`, plus its bias where there is one: f32
+/// `[rows, outputs]`.
 pub fn project(f: &mut Function<'_>, x: &Value, id: WeightId, bias: Option<WeightId>) -> Value {
-    let weight = f.weight(id);
-    let y = contract(f, x, &weight);
+    let resident = single(f.source, id);
+    let y = contract(f, x, &resident);
+    add_bias(f, y, bias)
+}
+
+/// [`project`] for several weights of the same input, in as few contractions as they are resident in.
+pub fn project_all<const N: usize>(
+    f: &mut Function<'_>,
+    x: &Value,
+    parts: [(WeightId, Option<WeightId>); N],
+) -> [Value; N] {
+    let ids = parts.map(|(id, _)| id);
+    let mut ys = Vec::with_capacity(N);
+    for resident in group(f.source, &ids) {
+        let y = contract(f, x, &resident);
+        let mut start = 0;
+        for rows in resident.rows {
+            ys.push(f.b.slice(&y, 1, start, start + rows));
+            start += rows;
+        }
+    }
+    let mut ys = ys.into_iter();
+    parts.map(|(id, bias)| {
+        let y = ys.next().unwrap_or_else(|| panic!("no rows of {id}"));
+        add_bias(f, y, bias)
+    })
+}
+
+fn add_bias(f: &mut Function<'_>, y: Value, bias: Option<WeightId>) -> Value {
     let Some(bias) = bias else {
         return y;
     };
@@ -50,19 +86,29 @@ pub fn project(f: &mut Function<'_>, x: &Value, id: WeightId, bias: Option<Weigh
     f.b.add(&y, &bias)
 }
 
-fn contract(f: &mut Function<'_>, x: &Value, weight: &WeightValue) -> Value {
+fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Value {
+    let weight = f.resident(resident);
     let precision = f.source.plan.precision.into();
     let rows = x.sizes()[0];
     let shape = [weight.shape[0], weight.shape[1]];
-    match choose(weight.form, rows) {
+    match choose(weight.form, weight.layout, rows) {
         Representation::Dense => dense::contract(&mut f.b, x, &weight.tensors[0], precision),
         Representation::FusedReduce => {
             // The weight's values are exact here; only the activations are rounded.
             let x = demote(&mut f.b, x, precision);
             fused::contract(&mut f.b, &x, weight.form, &weight.tensors, shape)
         }
+        Representation::Words => {
+            let x = demote(&mut f.b, x, precision);
+            let x = words::prepare(&mut f.b, &x, &weight);
+            let y = words::contract(&mut f.b, &x, &weight, None, f.source.profile);
+            f.b.reshape(&y, &[1, shape[0]])
+        }
         Representation::Expand => {
-            let matrix = expand::matrix(&mut f.b, weight.form, &weight.tensors, shape);
+            let matrix = match weight.layout {
+                Layout::Blocks => words::matrix(&mut f.b, &weight),
+                Layout::Stored => expand::matrix(&mut f.b, weight.form, &weight.tensors, shape),
+            };
             dense::contract(&mut f.b, x, &matrix, precision)
         }
     }
