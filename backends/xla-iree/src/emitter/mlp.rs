@@ -25,7 +25,8 @@ pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> V
     project(f, &wide, layer_weight(layer, W::Down), bias(W::DownBias))
 }
 
-fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
+/// The activation, element by element.
+pub fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
     match activation {
         Activation::GeluTanh => b.map(&[x], |body, e| {
             let cubic = body.constant(0.044_715);

@@ -9,6 +9,7 @@ mod argmax;
 mod attention;
 mod builder;
 mod contraction;
+mod decode;
 mod embed;
 mod graph;
 mod head;

@@ -66,13 +66,18 @@ pub fn prepare(b: &mut Builder, x: &Value, weight: &WeightValue) -> Prepared {
     let split = Split::of(weight);
     let dims = [split.groups, split.words, split.values];
     let x = b.reshape(x, &dims);
-    let powers: Vec<f32> = (0..split.values)
-        .map(|j| 2f32.powi(-((split.bits * j) as i32)))
-        .collect();
-    let powers = b.constant_floats(&powers);
-    let powers = b.broadcast(&powers, &[2], &dims);
-    let all = b.mul(&x, &powers);
-    let sums = b.reduce(Reduce::Add, &x, &[2]);
+    let mut times_powers = |x: &Value, sign: i32| {
+        let powers: Vec<f32> = (0..split.values)
+            .map(|j| 2f32.powi(sign * (split.bits * j) as i32))
+            .collect();
+        let powers = b.constant_floats(&powers);
+        let powers = b.broadcast(&powers, &[2], &dims);
+        b.mul(x, &powers)
+    };
+    let all = times_powers(&x, -1);
+    // Summed from the scaled values, which loses nothing, so that one kernel makes both.
+    let unscaled = times_powers(&all, 1);
+    let sums = b.reduce(Reduce::Add, &unscaled, &[2]);
     let one = TensorType::fixed(Elem::F32, &dims[..2]);
     let scaled = (0..split.values)
         .map(|j| {
