@@ -2,19 +2,24 @@
 //!
 //! Compiled modules are kept in the target folder, so that a second run compiles nothing.
 
+mod real_model;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use halfhitch_suite::{Report, Subject, contract, numerics};
 use halfhitch_xla_iree::{BackendOptions, CompileAt, XlaIreeBackend};
 
-fn subject(driver: &str) -> Subject {
+fn backend(driver: &str) -> XlaIreeBackend {
     let mut options = BackendOptions::for_driver(driver);
     options.workers = 2;
     options.compiler.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
     options.compile_at = CompileAt::FirstUse;
-    let backend = XlaIreeBackend::new(options).expect("the driver is linked in");
-    Subject::first(Arc::new(backend)).expect("the driver has a device")
+    XlaIreeBackend::new(options).expect("the driver is linked in")
+}
+
+fn subject(driver: &str) -> Subject {
+    Subject::first(Arc::new(backend(driver))).expect("the driver has a device")
 }
 
 fn assert_passes(report: &Report) {

@@ -3,7 +3,8 @@
 //! Two reductions over at most 128 and then the rest: a single long one does not lower on every
 //! target.
 
-use super::builder::{Builder, Reduce, Value};
+use super::builder::{Builder, Value};
+use super::ops::Reduce;
 use super::types::{Elem, TensorType};
 
 const BLOCK: usize = 128;

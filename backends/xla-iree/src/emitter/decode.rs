@@ -15,12 +15,13 @@ use halfhitch_seam::model::{
 use halfhitch_seam::{LayerWeight as W, Precision, WeightId};
 
 use super::attention::{Cache, Lane};
-use super::builder::{Reduce, Value};
+use super::builder::Value;
 use super::contraction::words;
 use super::graph::{Function, Source, layer_weight};
 use super::layout::Layout;
 use super::linalg::Operand;
 use super::mlp;
+use super::ops::Reduce;
 use super::resident::{Resident, group, single};
 use super::types::{Dim, Elem};
 

@@ -17,6 +17,7 @@ pub mod layout;
 mod linalg;
 mod mlp;
 mod norm;
+mod ops;
 pub mod resident;
 pub mod rope;
 mod step;

@@ -3,8 +3,9 @@
 use halfhitch_seam::WeightId;
 use halfhitch_seam::model::{NormKind, NormSpec};
 
-use super::builder::{Reduce, Value};
+use super::builder::Value;
 use super::graph::Function;
+use super::ops::Reduce;
 
 /// Where a norm's weight and bias come from.
 #[derive(Clone, Copy)]

@@ -3,7 +3,8 @@
 //! In f32, narrower resident numbers are widened where they are read, which is exact; in f16 and
 //! bf16 both operands have that type and the accumulation is f32.
 
-use crate::emitter::builder::{Builder, DotDims, Value};
+use crate::emitter::builder::{Builder, Value};
+use crate::emitter::ops::DotDims;
 use crate::emitter::types::Elem;
 
 /// f32 `x` `[rows, inputs]` times `weight` `[outputs, inputs]`, read in `precision`.

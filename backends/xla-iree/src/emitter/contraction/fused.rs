@@ -3,7 +3,8 @@
 
 use halfhitch_seam::WeightForm;
 
-use crate::emitter::builder::{Builder, Reduce, Value};
+use crate::emitter::builder::{Builder, Value};
+use crate::emitter::ops::Reduce;
 use crate::emitter::types::Elem;
 
 /// f32 `x` `[1, inputs]` times a packed weight of `shape` `[outputs, inputs]`.

@@ -13,9 +13,10 @@ use std::fmt::Write;
 
 use halfhitch_seam::{AffineScheme, WeightForm};
 
-use crate::emitter::builder::{Builder, Reduce, Value};
+use crate::emitter::builder::{Builder, Value};
 use crate::emitter::graph::WeightValue;
 use crate::emitter::layout::BLOCK;
+use crate::emitter::ops::Reduce;
 use crate::emitter::tiling::Profile;
 use crate::emitter::types::{Elem, TensorType};
 

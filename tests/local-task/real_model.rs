@@ -1,0 +1,156 @@
+//! The real model against transformers: SmolLM2-135M, greedy, token for token.
+//!
+//! `make model` puts the model where this looks for it. Without it the test fails: a model that is
+//! not there must not look like one that is right.
+
+use std::path::{Path, PathBuf};
+
+use halfhitch::checkpoint::Checkpoint;
+use halfhitch_seam::{
+    CancelToken, ComputeBackend, Control, DecodeStep, DeviceSampler, LogitsRequest, NoObserver,
+    OpenRequest, OutputRequest, PlanRequest, Precision, QuantRequest, Session, StepOutput, TokenId,
+    negotiate,
+};
+use serde::Deserialize;
+
+/// Greedy with logits to compare.
+const OUTPUT: OutputRequest = OutputRequest {
+    sample: Some(DeviceSampler::Greedy),
+    logits: LogitsRequest::Last,
+    top_logprobs: 0,
+};
+
+/// Furthest an f32 logit may be from transformers'.
+const LIMIT: f32 = 1e-3;
+
+#[derive(Deserialize)]
+struct Oracle {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    prompt_ids: Vec<TokenId>,
+    generated_ids: Vec<TokenId>,
+    top5: Vec<Top>,
+}
+
+#[derive(Deserialize)]
+struct Top {
+    ids: Vec<TokenId>,
+    logits: Vec<f32>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn oracle() -> Oracle {
+    let path = root().join("tests/fixtures/oracle/smollm2-135m-float32.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn open(precision: Precision, quant: QuantRequest) -> Box<dyn Session> {
+    let folder = root().join("models/smollm2-135m");
+    assert!(
+        folder.join("config.json").exists(),
+        "the model is not there; run `make model` first"
+    );
+    let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|e| panic!("{e}"));
+    let backend = super::backend("local-task");
+    let device = backend.devices().unwrap().remove(0).id;
+    let capabilities = backend.capabilities(&device).unwrap();
+    let request = PlanRequest {
+        precision: Some(precision),
+        quant,
+        ..PlanRequest::default()
+    };
+    let manifest = checkpoint.weights().manifest();
+    let plan = negotiate(checkpoint.spec(), &manifest, &capabilities, &request).unwrap();
+    let cancel = CancelToken::new();
+    backend
+        .open(OpenRequest {
+            plan: &plan,
+            model: checkpoint.spec(),
+            weights: checkpoint.weights(),
+            control: control(&cancel),
+        })
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn control(cancel: &CancelToken) -> Control<'_> {
+    Control {
+        cancel,
+        observer: &NoObserver,
+    }
+}
+
+/// Prefills a prompt, then feeds `forced` tokens; every step's output.
+fn follow(session: &mut dyn Session, prompt: &[TokenId], forced: &[TokenId]) -> Vec<StepOutput> {
+    let id = session.create_sequence().unwrap();
+    let cancel = CancelToken::new();
+    let first = session.prefill(id, prompt, OUTPUT, &control(&cancel));
+    let mut outputs = vec![first.unwrap()];
+    for &token in forced {
+        let step = DecodeStep {
+            sequence: id,
+            token,
+        };
+        outputs.extend(session.decode(&[step], OUTPUT).unwrap());
+    }
+    session.release(id).unwrap();
+    outputs
+}
+
+/// Every oracle case, teacher-forced: each step's token must be the oracle's, unless its two best
+/// logits are closer than `margin`; logits must be within `limit`.
+fn compare(precision: Precision, quant: QuantRequest, limit: f32, margin: f32) {
+    let mut session = open(precision, quant);
+    let (mut worst, mut steps) = (0.0f32, 0);
+    for case in &oracle().cases {
+        let n = case.generated_ids.len();
+        let outputs = follow(
+            &mut *session,
+            &case.prompt_ids,
+            &case.generated_ids[..n - 1],
+        );
+        for (step, (out, top)) in outputs.iter().zip(&case.top5).enumerate() {
+            let close = top.logits[0] - top.logits[1] < margin;
+            assert!(
+                out.token == Some(case.generated_ids[step]) || close,
+                "{}: step {step}: token {:?}, not {}",
+                case.text,
+                out.token,
+                case.generated_ids[step]
+            );
+            for (&id, &want) in top.ids.iter().zip(&top.logits) {
+                let got = out.logits[id as usize];
+                worst = worst.max((got - want).abs());
+                assert!(
+                    (got - want).abs() <= limit,
+                    "{}: step {step}, token {id}: {got} is not {want}",
+                    case.text
+                );
+            }
+            steps += 1;
+        }
+    }
+    assert!(steps > 100 && worst > 0.0, "nothing was compared");
+}
+
+#[test]
+fn packed_f32_gives_the_tokens_and_logits_of_transformers() {
+    compare(Precision::F32, QuantRequest::Packed, LIMIT, 0.0);
+}
+
+#[test]
+fn expanded_f32_gives_the_tokens_and_logits_of_transformers() {
+    compare(Precision::F32, QuantRequest::Dequant, LIMIT, 0.0);
+}
+
+#[test]
+fn f16_stays_near_transformers() {
+    compare(Precision::F16, QuantRequest::Dequant, 0.25, 0.25);
+}
