@@ -135,3 +135,47 @@ fn help_into_a_closed_pipe_is_no_panic() {
         assert_eq!(text(&output.stderr), "", "{args:?}");
     }
 }
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_prompt() {
+    let mut command = halfhitch_process();
+    command.args(["generate", "-m"]).arg(tiny());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // Its input stays open, with nothing in it. Until it waits, Ctrl-C may find no handler.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    interrupt(&child);
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed().as_secs() > 20 {
+            child.kill().unwrap();
+            panic!("it waits on");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for args in [&["--help"][..], &["--version"], &["generate", "--help"]] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = halfhitch_process()
+            .args(args)
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains("writing to standard output"));
+    }
+}

@@ -286,6 +286,62 @@ fn a_cache_that_others_can_write_is_refused() {
     assert!(e.to_string().contains("other users"), "{e}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_cache_of_another_user_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = tiny("llama", ggml::Q4_0).write(dir.path());
+    let cache = dir.path().join("cache");
+    let locator = ModelLocator {
+        collections: Vec::new(),
+        cache: Some(cache.clone()),
+    };
+    fs::create_dir_all(cache.join("gguf/memo")).unwrap();
+    fs::set_permissions(cache.join("gguf/memo"), fs::Permissions::from_mode(0o777)).unwrap();
+    let e = resolve(&locator, &gguf, &Conversions::default()).unwrap_err();
+    assert!(e.to_string().contains("memo"), "{e}");
+    fs::set_permissions(cache.join("gguf/memo"), fs::Permissions::from_mode(0o700)).unwrap();
+    // Only root can give a folder away.
+    if std::os::unix::fs::chown(cache.join("gguf"), Some(12345), None).is_ok() {
+        let e = resolve(&locator, &gguf, &Conversions::default()).unwrap_err();
+        assert!(e.to_string().contains("another user (12345)"), "{e}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe.gguf");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let endless = dir.path().join("endless.gguf");
+    std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+    let locator = ModelLocator {
+        collections: Vec::new(),
+        cache: Some(dir.path().join("cache")),
+    };
+    for file in [pipe, endless] {
+        let e = import(&file, &dir.path().join("out"), false).unwrap_err();
+        assert!(e.to_string().contains("not a file"), "{e}");
+        let e = resolve(&locator, &file, &Conversions::default()).unwrap_err();
+        assert!(e.to_string().contains("not a file"), "{e}");
+    }
+}
+
+#[test]
+fn a_file_is_not_replaced_by_its_own_import() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("config.json"), "{}").unwrap();
+    let gguf = tiny("llama", ggml::Q4_0).write(&model);
+    let e = import(&gguf, &model, true).unwrap_err();
+    assert!(e.to_string().contains("the input, lies in"), "{e}");
+    assert!(gguf.is_file());
+}
+
 #[test]
 fn models_are_found_by_name() {
     let dir = tempfile::tempdir().unwrap();

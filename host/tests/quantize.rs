@@ -184,6 +184,60 @@ fn scales_have_the_type_that_is_asked_for() {
     }
 }
 
+/// MLX's scales have the type of the weights, so another type means other weights: an f32 folder with
+/// half scales is the folder of halves quantised, words and all.
+#[test]
+fn another_type_of_scales_is_that_of_the_weights_first() {
+    let bytes = fs::read(fixtures().join("quant/affine.safetensors")).unwrap();
+    let truth = SafeTensors::deserialize(&bytes).unwrap();
+    let wide: Vec<f32> = (truth.tensor("float32.w").unwrap().data().chunks_exact(4))
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        // Within the range of f16.
+        .map(|v| v.clamp(-1e4, 1e4))
+        .collect();
+    let bf16 = |v: &f32| half::bf16::from_f32(*v).to_le_bytes();
+    let f16 = |v: &f32| half::f16::from_f32(*v).to_le_bytes();
+    let input = tempfile::tempdir().unwrap();
+    let whole: Vec<u8> = wide.iter().flat_map(|v| v.to_le_bytes()).collect();
+    dense_folder(input.path(), Dtype::F32, &whole);
+    for (dtype, kind, narrow) in [
+        (
+            DType::BF16,
+            Dtype::BF16,
+            wide.iter().flat_map(bf16).collect(),
+        ),
+        (
+            DType::F16,
+            Dtype::F16,
+            wide.iter().flat_map(f16).collect::<Vec<u8>>(),
+        ),
+    ] {
+        let rounded = tempfile::tempdir().unwrap();
+        dense_folder(rounded.path(), kind, &narrow);
+        for bits in [2, 4, 8] {
+            let options = QuantizeOptions {
+                scale_dtype: Some(dtype),
+                ..options(bits, 32)
+            };
+            let parts = |folder: &Path| {
+                let out = tempfile::tempdir().unwrap();
+                let out = out.path().join("out");
+                quietly(|c| quantize_folder(folder, &out, options, c)).unwrap();
+                let checkpoint = Checkpoint::open(&out).unwrap();
+                let Weight::Affine(found) = checkpoint.weights().get(WeightId::Embedding).unwrap()
+                else {
+                    panic!("the embedding is dense");
+                };
+                [found.words(), found.scales(), found.biases()].map(|t| t.bytes().clone())
+            };
+            assert!(
+                parts(input.path()) == parts(rounded.path()),
+                "{bits} bits, {dtype} scales"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_quantised_is_refused_and_leaves_nothing() {
     let input = bf16_folder();
@@ -277,6 +331,15 @@ fn a_model_is_not_quantised_onto_itself() {
     let e = quietly(|c| quantize_folder(input.path(), &same, options, c)).unwrap_err();
     assert!(e.to_string().contains("both input and output"), "{e}");
     assert_eq!(fs::read(&weights).unwrap(), before);
+
+    // Nor onto a folder that it lies in, which would go with all that is there.
+    let around = tempfile::tempdir().unwrap();
+    fs::write(around.path().join("config.json"), "{}").unwrap();
+    let inner = around.path().join("inner");
+    fs::rename(input.path(), &inner).unwrap();
+    let e = quietly(|c| quantize_folder(&inner, around.path(), options, c)).unwrap_err();
+    assert!(e.to_string().contains("the input, lies in"), "{e}");
+    assert_eq!(fs::read(inner.join("model.safetensors")).unwrap(), before);
 }
 
 #[test]

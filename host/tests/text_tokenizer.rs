@@ -146,6 +146,45 @@ fn broken_folders_are_one_line_errors_that_name_the_file() {
         ),
         (
             "tokenizer.json",
+            "a char map that claims 4 GB",
+            words(|json| {
+                json["normalizer"] =
+                    json!({"type": "Precompiled", "precompiled_charsmap": "/////wAA"});
+            }),
+        ),
+        (
+            "tokenizer.json",
+            "a decoder that makes a token 10^16 times as long",
+            words(|json| {
+                let step = json!({"type": "Replace", "pattern": {"Regex": "."}, "content": "a".repeat(99)});
+                json["decoder"] = json!({"type": "Sequence", "decoders": vec![step; 8]});
+            }),
+        ),
+        (
+            "tokenizer.json",
+            "200 thousand added tokens",
+            words(|json| {
+                let token = |i| {
+                    json!({"id": i, "content": format!("t{i}"), "special": false,
+                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
+                };
+                json["added_tokens"] = (1000..201_000).map(token).collect();
+            }),
+        ),
+        (
+            "tokenizer.json",
+            "10^6 special tokens around a text",
+            words(|json| {
+                json["post_processor"] = json!({
+                    "type": "TemplateProcessing",
+                    "single": vec![json!({"SpecialToken": {"id": "x", "type_id": 0}}); 1000],
+                    "pair": [],
+                    "special_tokens": {"x": {"id": "x", "ids": vec![0; 1000], "tokens": vec!["x"; 1000]}},
+                });
+            }),
+        ),
+        (
+            "tokenizer.json",
             "deep",
             [b"[".repeat(100_000), b"]".repeat(100_000)].concat(),
         ),
@@ -168,6 +207,18 @@ fn broken_folders_are_one_line_errors_that_name_the_file() {
         let e = Tokenizer::from_dir(dir.path()).expect_err(name).to_string();
         assert!(e.contains(file) && !e.contains('\n'), "{name}: {e}");
     }
+}
+
+#[test]
+fn a_normalizer_that_blows_texts_up_is_refused_with_a_text() {
+    let json = words(|json| {
+        let step =
+            json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
+        json["normalizer"] = json!({"type": "Sequence", "normalizers": vec![step; 8]});
+    });
+    let tokenizer = Tokenizer::from_bytes(&json, SpecialTokens::default()).expect("a tokenizer");
+    let e = tokenizer.encode("a", false).expect_err("10^16 bytes");
+    assert!(e.to_string().contains("10000000000000000 bytes"), "{e}");
 }
 
 #[test]

@@ -25,11 +25,19 @@
 //! 1. List devices; fill [`DeviceCapabilities`] with what works today, and no more: `negotiate`
 //!    promises users what is written there.
 //! 2. In `open`, build your computation from [`ModelSpec`] (the [`model`] page defines the function)
-//!    and bring each weight to the form that [`ExecutionPlan::weights`] names. Where a stored
-//!    form is to be expanded, [`AffineTensor::dequantize`] defines the values.
+//!    and bring each weight to the form that [`ExecutionPlan::weights`] names: norms and biases
+//!    f32; a matrix packed as it is stored, dense as it is stored, or dense in the precision's type.
+//!    Where a stored form is to be expanded, [`AffineTensor::dequantize`] defines the values; a
+//!    narrower dense type holds them rounded to nearest, ties to even. The cache is kept in
+//!    [`ExecutionPlan::kv_dtype`].
 //! 3. In the session, keep a cache a sequence. Positions count from 0 in each. `truncate` forgets,
 //!    and must leave no trace in later results.
 //! 4. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
+//! 5. Ship it as a plugin: a `cdylib` that depends on this crate with the feature `abi`, built with
+//!    unwinding panics, and calls `export_plugin!` (the `abi` page); beside the library lies a manifest,
+//!    `NAME.plugin.json`, one JSON object: `name` (what [`BackendIdentity::name`] says), `driver`,
+//!    `library` (its file name), `version`, `abi` (`[major, minor]`), `target` (the triple),
+//!    `components` (versions by name) and `sha256` of the library.
 //!
 //! The suite in `tests/suite` runs against any backend through these traits and is the judge.
 //!

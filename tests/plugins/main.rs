@@ -221,6 +221,31 @@ fn a_plugin_gives_the_same_bits_as_the_backend_inside_it() {
     assert_eq!(through, direct);
 }
 
+/// The compiler and the runtime are the real ones; what is compiled goes to a cache of the test's.
+#[test]
+fn the_iree_plugin_works_beside_the_others_in_one_process() {
+    let folders = [Folder::local_task(), Folder::reference(), Folder::faulty()];
+    let named: Vec<_> = folders.iter().map(|f| f.path().to_path_buf()).collect();
+    let plugins = discover(&SearchPath::new(&named));
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny/llama");
+    let all: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let running: Vec<_> = plugins[..3]
+            .iter()
+            .map(|p| scope.spawn(|| support::logits(&*p.backend().unwrap(), &model).unwrap()))
+            .collect();
+        running.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    let reference = &all[1];
+    let largest = reference.iter().fold(0f32, |m, v| m.max(v.abs()));
+    for (logits, plugin) in all.iter().zip(&plugins) {
+        let worst = logits
+            .iter()
+            .zip(reference)
+            .fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(worst <= 1e-4 * largest, "{}: {worst}", plugin.name());
+    }
+}
+
 #[test]
 fn a_quantised_model_crosses_without_a_change() {
     let folder = Folder::reference();

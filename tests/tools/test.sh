@@ -7,7 +7,14 @@ cd "$root"
 need_cargo
 need_cc
 
+csrc/build-runtime.sh build
+say "test: the C shim"
+csrc/run-tests.sh
 cargo build --locked --workspace --all-targets
+export HALFHITCH_TEST_LIBRARIES=$root/target/debug
+# Compiled code is kept in the checkout, apart from the user's.
+export HALFHITCH_CACHE_DIR=${HALFHITCH_CACHE_DIR:-$root/.cache/test}
+mkdir -p -m 700 "$HALFHITCH_CACHE_DIR"
 tests/tools/fetch-model.sh target/debug/halfhitch
 if have cargo-nextest; then
     cargo nextest run --locked --workspace "$@"

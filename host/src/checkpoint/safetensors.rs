@@ -22,6 +22,8 @@ use super::quote::{one_line, quoted};
 
 /// Bytes a header may have: 100 a tensor is usual, so this is hundreds of thousands of them.
 const HEADER_LIMIT: u64 = 32 << 20;
+/// No weight has more than four; errors print all of a shape.
+const MAX_RANK: usize = 8;
 
 /// A tensor as the file has it; its element type may be one that is not computed here.
 #[derive(Clone, Debug)]
@@ -155,6 +157,15 @@ fn check_layout(header: &BTreeMap<String, TensorInfo>, data: usize) -> SeamResul
             return Err(about(
                 name,
                 format!("starts at byte {begin}, not {reached}: it {what}"),
+            ));
+        }
+        if info.shape.len() > MAX_RANK {
+            return Err(about(
+                name,
+                format!(
+                    "has {} dimensions, more than the {MAX_RANK} that are allowed",
+                    info.shape.len()
+                ),
             ));
         }
         let bits = info

@@ -27,6 +27,7 @@ mod progress;
 mod prompt;
 mod values;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -112,10 +113,16 @@ fn completions(args: args::CompletionsArgs) -> Result<(), Failure> {
 
 /// Help and version are answers; everything else that clap says is wrong usage.
 fn usage(error: &clap::Error) -> ExitCode {
-    let answered = !error.use_stderr();
-    // Nobody is left to tell where printing fails.
-    let _ = error.print();
-    ExitCode::from(if answered { exit::OK } else { exit::USAGE })
+    let printed = error.print();
+    if error.use_stderr() {
+        // Nobody is left to tell where that failed.
+        return ExitCode::from(exit::USAGE);
+    }
+    // Standard output keeps what does not end a line; writing that can fail as well.
+    match printed.and_then(|()| std::io::stdout().flush()) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => Failure::from(error).report(false),
+    }
 }
 
 /// CPU threads for all parallel work of this process.

@@ -11,8 +11,9 @@ use super::failure::Failure;
 use crate::engine::Model;
 use crate::text::{Message, RenderOptions, Tokenizer};
 
-/// Largest prompt, in bytes: far over any context, and a bound on what a wrong file costs.
-const MAX_PROMPT: u64 = 16 << 20;
+/// Largest prompt, in bytes: over any context, and a bound on what a wrong file costs, which is some 200
+/// times as much while it is tokenised.
+const MAX_PROMPT: u64 = 4 << 20;
 
 /// A prompt as it was given.
 #[derive(Debug, PartialEq, Eq)]
@@ -169,6 +170,6 @@ mod tests {
         let error = read("x", &b"ab\xff"[..]).unwrap_err();
         assert_eq!(error.to_string(), "x: byte 2 is not UTF-8");
         let error = read("x", std::io::repeat(b'a')).unwrap_err();
-        assert_eq!(error.to_string(), "x: the prompt is over 16 MiB");
+        assert_eq!(error.to_string(), "x: the prompt is over 4 MiB");
     }
 }

@@ -53,6 +53,13 @@ struct Memo {
 impl Stamp {
     fn of(path: &Path) -> SeamResult<Self> {
         let meta = at(path, "read", fs::metadata(path))?;
+        // Reading a named pipe would wait for a writer, and a device may never end.
+        if !meta.is_file() {
+            return Err(SeamError::invalid_input(format!(
+                "`{}` is not a file",
+                path.display()
+            )));
+        }
         let modified = meta.modified().ok();
         Ok(Self {
             path: path.to_owned(),
@@ -110,6 +117,9 @@ impl ImportCache {
         let memos = self.folder.join("memo");
         let name = hex(&Sha256::digest(stamp.path.as_os_str().as_encoded_bytes()));
         let path = memos.join(format!("{name}.json"));
+        if memos.is_dir() {
+            check_private(&memos)?;
+        }
         if let Some(memo) = read_memo(&path)
             && memo.stamp == *stamp
         {
@@ -143,20 +153,35 @@ fn make_private(folder: &Path) -> SeamResult<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     at(folder, "create", builder.create(folder))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mode = at(folder, "read", fs::metadata(folder))?
-            .permissions()
-            .mode();
-        if mode & 0o022 != 0 {
-            return Err(SeamError::invalid_input(format!(
-                "the cache `{}` can be written by other users",
-                folder.display()
-            ))
-            .hint("chmod go-w it, or set HALFHITCH_CACHE_DIR to another folder"));
-        }
+    check_private(folder)
+}
+
+/// Refuses a folder that is not this user's alone to write.
+#[cfg(unix)]
+fn check_private(folder: &Path) -> SeamResult<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = at(folder, "read", fs::metadata(folder))?;
+    let refuse = |why: String, hint: &str| {
+        let name = folder.display();
+        Err(SeamError::invalid_input(format!("the cache `{name}` {why}")).hint(hint))
+    };
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return refuse(
+            format!("belongs to another user ({})", meta.uid()),
+            "set HALFHITCH_CACHE_DIR to a folder of your own",
+        );
     }
+    if meta.mode() & 0o022 != 0 {
+        return refuse(
+            "can be written by other users".into(),
+            "chmod go-w it, or set HALFHITCH_CACHE_DIR to another folder",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_private(_: &Path) -> SeamResult<()> {
     Ok(())
 }
 

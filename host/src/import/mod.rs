@@ -76,7 +76,7 @@ pub struct ImportReport {
 /// bytes of the file.
 ///
 /// # Errors
-/// `InvalidInput` where something is at `out` (see [`StagedFolder::create`]); `Unsupported` for what
+/// `InvalidInput` where something is at `out` (see [`StagedFolder::create`]) or the file lies in it; `Unsupported` for what
 /// is not converted, by name; `InvalidModel` and `NonFinite` for files that contradict themselves or
 /// hold no numbers; `Io`, `NotFound`, `Cancelled`.
 pub fn import_gguf(
@@ -86,6 +86,7 @@ pub fn import_gguf(
     control: &Control<'_>,
 ) -> SeamResult<ImportReport> {
     let file = Gguf::open(gguf)?;
+    folder::check_apart(gguf, out)?;
     import_opened(&file, out, options, control).in_context(|| gguf.display().to_string())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`quantize_folder`] writes what `mlx_lm.convert -q` would: every linear layer and the embedding
 //! packed, all else as it was, `quantization` in config.json. The numbers are those of `mx.quantize`
-//! on a CPU (see [`affine`]).
+//! on a CPU (see [`affine`]), whose scales have the type of the weights it is given: another type of
+//! scales means that the weights are rounded to it first.
 
 pub mod affine;
 mod files;
@@ -30,7 +31,8 @@ pub struct QuantizeOptions {
     pub bits: Bits,
     /// Values to a scale and a bias.
     pub group_size: GroupSize,
-    /// Type of scales and biases: f32, f16 or bf16. Without it each weight's own type, as MLX does.
+    /// Type of scales and biases: f32, f16 or bf16. Without it each weight's own type. Where it is
+    /// another, weights are rounded to it first: `mx.quantize(w.astype(dtype))`.
     pub scale_dtype: Option<DType>,
     /// Replace a model folder that is there.
     pub force: bool,
@@ -82,14 +84,7 @@ pub fn quantize_folder(
     }
     let checkpoint = Checkpoint::open(input)?;
     // Replacing the dense model by its quantised form could not be undone.
-    if let (Ok(from), Ok(to)) = (input.canonicalize(), output.canonicalize())
-        && from == to
-    {
-        return Err(SeamError::invalid_input(format!(
-            "`{}` is both input and output",
-            output.display()
-        )));
-    }
+    folder::check_apart(input, output)?;
     let summary = checkpoint.summary();
     let mut jobs = Vec::new();
     let mut plan = Vec::new();
@@ -278,6 +273,18 @@ fn quantize_row(
         if values.iter().any(|v| !v.is_finite()) {
             return Err(not_finite("holds a value that is not finite"));
         }
+        if dtype != scheme.scale_dtype {
+            // Scales have the type of what they are computed from in MLX.
+            for value in &mut values {
+                let mut bytes = [0; 4];
+                narrow(*value, scheme.scale_dtype, &mut bytes[..size])?;
+                widen(
+                    &bytes[..size],
+                    scheme.scale_dtype,
+                    std::slice::from_mut(value),
+                );
+            }
+        }
         let (s, b) = affine::quantize_group(&values, scheme.bits, &mut q);
         for (out, value) in [(scale, s), (bias, b)] {
             narrow(value, scheme.scale_dtype, out)?;
@@ -333,8 +340,8 @@ fn narrow(value: f32, dtype: DType, out: &mut [u8]) -> SeamResult<()> {
     if finite {
         return Ok(());
     }
-    Err(
-        not_finite(&format!("needs a scale or bias that {dtype} cannot hold"))
-            .hint("choose a wider scale type"),
-    )
+    Err(not_finite(&format!(
+        "needs a value, a scale or a bias that {dtype} cannot hold"
+    ))
+    .hint("choose a wider scale type"))
 }

@@ -10,6 +10,7 @@
 //! | [`StopMatcher`] | ends a text at the first stop string, wherever tokens split it |
 //! | [`ChatTemplate`] | a conversation to the text that the model was trained on |
 
+mod bounds;
 mod files;
 mod quiet;
 mod special;

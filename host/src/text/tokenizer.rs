@@ -7,6 +7,7 @@ use std::path::Path;
 use halfhitch_seam::{ErrorCode, SeamError, SeamResult, TokenId};
 use tokenizers::{AddedVocabulary, DecoderWrapper};
 
+use super::bounds::Growth;
 use super::files::{MAX_TOKENIZER_BYTES, read_bytes};
 use super::quiet::quietly;
 use super::special::SpecialTokens;
@@ -21,6 +22,7 @@ pub struct Tokenizer {
     specials: SpecialTokens,
     stop_tokens: BTreeSet<TokenId>,
     vocab_size: usize,
+    growth: Growth,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -71,6 +73,7 @@ impl Tokenizer {
     /// # Errors
     /// `InvalidModel` where it is not one.
     pub fn from_bytes(bytes: &[u8], specials: SpecialTokens) -> SeamResult<Self> {
+        let growth = Growth::of(bytes)?;
         // The crate trusts its files: some broken ones make it panic rather than fail.
         let built = catch_unwind(|| quietly(|| tokenizers::Tokenizer::from_bytes(bytes)));
         let mut inner = match built {
@@ -99,6 +102,7 @@ impl Tokenizer {
             specials,
             stop_tokens,
             vocab_size,
+            growth,
         })
     }
 
@@ -107,9 +111,11 @@ impl Tokenizer {
     /// does it.
     ///
     /// # Errors
-    /// `InvalidModel` where the tokenizer fails on the text (a vocabulary without the pieces or an
-    /// unknown token, a pattern that backtracks without end).
+    /// `InvalidInput` where the text is longer than the tokenizer's steps allow. `InvalidModel` where
+    /// the tokenizer fails on the text (a vocabulary without the pieces or an unknown token, a pattern
+    /// that backtracks without end).
     pub fn encode(&self, text: &str, add_special: bool) -> SeamResult<Vec<TokenId>> {
+        self.growth.check(text.len())?;
         let encoding = self.guarded("encode the text", || {
             self.inner.encode_fast(text, add_special)
         })?;

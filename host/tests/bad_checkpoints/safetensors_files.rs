@@ -55,6 +55,16 @@ fn damaged_safetensors() {
             &["header claims 41943040 bytes", "allowed"],
         ),
         (
+            "a thousand dimensions",
+            |f| {
+                let shape = vec!["1"; 1000].join(",");
+                let tensor = format!(r#""dtype":"F32","shape":[{shape}],"data_offsets":[0,4]"#);
+                f.header(&format!("{{\"a\":{{{tensor}}}}}"), 4);
+            },
+            InvalidModel,
+            &["`a` has 1000 dimensions"],
+        ),
+        (
             "not JSON",
             |f| f.header("{\"a\": {", 0),
             InvalidModel,

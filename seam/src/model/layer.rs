@@ -10,7 +10,7 @@ use super::rope::RopeSpec;
 pub enum NormKind {
     /// `x / sqrt(mean(x^2) + eps)`.
     Rms,
-    /// `(x - mean(x)) / sqrt(var(x) + eps)`.
+    /// `(x - mean(x)) / sqrt(var(x) + eps)`, the variance being the mean of the squares.
     Layer,
 }
 
@@ -48,7 +48,8 @@ impl NormSpec {
 pub enum QkNormScope {
     /// Each head by itself; the weight has `head_dim` elements and serves every head (qwen3).
     Head,
-    /// All heads together; the weight has `heads * head_dim` elements (olmo2).
+    /// All heads together; the weight of queries has `heads * head_dim` elements, that of keys
+    /// `kv_heads * head_dim` (olmo2).
     All,
 }
 
@@ -70,7 +71,8 @@ pub struct AttentionSpec {
     pub kv_heads: usize,
     /// Width of a head; need not be `hidden / heads`.
     pub head_dim: usize,
-    /// Factor on the scores, usually `1 / sqrt(head_dim)`.
+    /// Factor on the scores, usually `1 / sqrt(head_dim)`. No [`ModelFeature`](super::ModelFeature)
+    /// marks another value: every backend reads it.
     pub scale: f32,
     /// Rotary position embedding, where the layer has one.
     pub rope: Option<RopeSpec>,
@@ -122,15 +124,16 @@ pub struct GatedMlp {
     pub bias: bool,
 }
 
-/// A router picks `experts_per_token` of `experts` gated MLPs for each token and sums their outputs
-/// by the router's softmax weights.
+/// A router picks `experts_per_token` of `experts` gated MLPs for each token: those with the largest
+/// scores `Wrouter h`, of equal ones the lower index. Their outputs are summed, each times its
+/// probability in the softmax over the scores of *all* experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MixtureOfExperts {
     /// Number of experts.
     pub experts: usize,
     /// Experts a token goes through.
     pub experts_per_token: usize,
-    /// Whether the chosen weights are scaled to sum to one.
+    /// Whether the chosen probabilities are scaled to sum to one.
     pub normalise: bool,
     /// What each expert is.
     pub expert: GatedMlp,

@@ -106,7 +106,7 @@ pub struct PlannedWeight {
     pub id: WeightId,
     /// Its form in the checkpoint.
     pub stored: WeightForm,
-    /// Its form on the device.
+    /// Its form on the device: `stored` itself, or dense. Norms and biases are always dense f32.
     pub resident: WeightForm,
     /// Bytes on the device.
     pub bytes: u64,

@@ -167,6 +167,30 @@ pub(super) fn clear_partial(target: &Path) -> SeamResult<()> {
     Ok(())
 }
 
+/// Checks that what is read would survive the writing: a folder that is replaced takes all with it that
+/// lies in it.
+///
+/// # Errors
+/// `InvalidInput` where `input` is `target` or lies in it.
+pub(crate) fn check_apart(input: &Path, target: &Path) -> SeamResult<()> {
+    let (Ok(from), Ok(to)) = (input.canonicalize(), target.canonicalize()) else {
+        return Ok(());
+    };
+    let (input, target) = (input.display(), target.display());
+    if from == to {
+        return Err(SeamError::invalid_input(format!(
+            "`{target}` is both input and output"
+        )));
+    }
+    if from.starts_with(to) {
+        return Err(SeamError::invalid_input(format!(
+            "`{input}`, the input, lies in `{target}`, the output"
+        ))
+        .hint("choose a folder that the input is not in"));
+    }
+    Ok(())
+}
+
 fn check_target(target: &Path, force: bool) -> SeamResult<()> {
     let refuse = |why: &str| {
         Err(SeamError::invalid_input(format!(

@@ -43,13 +43,15 @@ impl Gguf {
     /// the file.
     pub fn open(path: &Path) -> SeamResult<Self> {
         let read = || {
-            let file = File::open(path).map_err(|e| super::folder::io_error("open", &e))?;
+            let io = |e: std::io::Error| super::folder::io_error("open", &e);
+            // Asked before it is opened: opening a named pipe would wait for a writer.
+            if !std::fs::metadata(path).map_err(io)?.is_file() {
+                return Err(SeamError::invalid_input("not a file"));
+            }
+            let file = File::open(path).map_err(io)?;
             let meta = file
                 .metadata()
                 .map_err(|e| super::folder::io_error("read", &e))?;
-            if !meta.is_file() {
-                return Err(SeamError::invalid_input("not a file"));
-            }
             if meta.len() == 0 {
                 return Err(SeamError::invalid_model("the file is empty"));
             }
