@@ -73,6 +73,15 @@ impl Profile {
         })
     }
 
+    /// Rebuilding packed values into tiles: loops over block, part of it, group, word, value, row.
+    pub fn rebuild(self, values: usize, rows: usize) -> Option<Tiling> {
+        matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {
+            distribution: vec![1, 0, 0, 0, 0, 0],
+            parallel: vec![1, 1, 1, 1, values, rows],
+            reduction: vec![0; 6],
+        })
+    }
+
     /// Attention scores: loops over kv head, head of the group, context, width.
     pub fn scores(self, per_kv: usize, width: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {

@@ -5,6 +5,7 @@
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
 //! | packed | blocks | 1 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
+//! | packed | blocks | tiles of 16, f32 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | packed | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
 //!
 //! The layout is the target's and the shape's: [`Layout::choose`].
@@ -19,7 +20,7 @@ use halfhitch_seam::{WeightForm, WeightId};
 use super::builder::{Builder, Value};
 use super::graph::Function;
 use super::layout::Layout;
-use super::resident::{Resident, group, single};
+use super::resident::{Resident, group};
 use super::types::Elem;
 
 /// A way to write a contraction.
@@ -31,13 +32,17 @@ pub enum Representation {
     FusedReduce,
     /// Packed words, rows interleaved.
     Words,
+    /// Packed words into a matrix in tiles, for the matrix micro-kernel.
+    Tiles,
     /// Dequantise into a matrix, then as [`Self::Dense`].
     Expand,
 }
 
 /// The representation for a weight of `form` that lies in `layout`, and activations of `rows` rows.
-pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
+pub fn choose(form: WeightForm, layout: Layout, rows: usize, precision: Elem) -> Representation {
+    let tiles = rows.is_multiple_of(words::TILE) && precision == Elem::F32;
     match (form, layout) {
+        (WeightForm::Affine(_), Layout::Blocks) if tiles => Representation::Tiles,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
         (WeightForm::Affine(_), Layout::Blocks) => Representation::Words,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
@@ -48,9 +53,8 @@ pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
 /// f32 `x` `[rows, inputs]` times a weight `[outputs, inputs]`, plus its bias where there is one: f32
 /// `[rows, outputs]`.
 pub fn project(f: &mut Function<'_>, x: &Value, id: WeightId, bias: Option<WeightId>) -> Value {
-    let resident = single(f.source, id);
-    let y = contract(f, x, &resident);
-    add_bias(f, y, bias)
+    let [y] = project_all(f, x, [(id, bias)]);
+    y
 }
 
 /// [`project`] for several weights of the same input, in as few contractions as they are resident in.
@@ -60,20 +64,11 @@ pub fn project_all<const N: usize>(
     parts: [(WeightId, Option<WeightId>); N],
 ) -> [Value; N] {
     let ids = parts.map(|(id, _)| id);
-    let mut ys = Vec::with_capacity(N);
-    for resident in group(f.source, &ids) {
-        let y = contract(f, x, &resident);
-        let mut start = 0;
-        for rows in resident.rows {
-            ys.push(f.b.slice(&y, 1, start, start + rows));
-            start += rows;
-        }
-    }
-    let mut ys = ys.into_iter();
-    parts.map(|(id, bias)| {
-        let y = ys.next().unwrap_or_else(|| panic!("no rows of {id}"));
-        add_bias(f, y, bias)
-    })
+    let residents = group(f.source, &ids);
+    let mut ys = residents.iter().flat_map(|r| contract(f, x, r));
+    let ys = ids.map(|id| ys.next().unwrap_or_else(|| panic!("no rows of {id}")));
+    let mut biases = parts.into_iter().map(|(_, bias)| bias);
+    ys.map(|y| add_bias(f, y, biases.next().flatten()))
 }
 
 fn add_bias(f: &mut Function<'_>, y: Value, bias: Option<WeightId>) -> Value {
@@ -86,13 +81,17 @@ fn add_bias(f: &mut Function<'_>, y: Value, bias: Option<WeightId>) -> Value {
     f.b.add(&y, &bias)
 }
 
-fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Value {
+/// The product with each of the weights that are resident together.
+fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> {
     let weight = f.resident(resident);
     let precision = f.source.plan.precision.into();
     let rows = x.sizes()[0];
     let shape = [weight.shape[0], weight.shape[1]];
-    match choose(weight.form, weight.layout, rows) {
-        Representation::Dense => dense::contract(&mut f.b, x, &weight.tensors[0], precision),
+    let representation = choose(weight.form, weight.layout, rows, precision);
+    if representation == Representation::Tiles {
+        return words::multiply(&mut f.b, x, &weight, &resident.rows, f.source.profile);
+    }
+    let y = match representation {
         Representation::FusedReduce => {
             // The weight's values are exact here; only the activations are rounded.
             let x = demote(&mut f.b, x, precision);
@@ -111,7 +110,20 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Value {
             };
             dense::contract(&mut f.b, x, &matrix, precision)
         }
-    }
+        _ => dense::contract(&mut f.b, x, &weight.tensors[0], precision),
+    };
+    ranges(&resident.rows)
+        .map(|(start, end)| f.b.slice(&y, 1, start, end))
+        .collect()
+}
+
+/// Where each of `rows` rows begins and ends when they lie one below the other.
+pub fn ranges(rows: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+    rows.iter().scan(0, |end, &rows| {
+        let start = *end;
+        *end += rows;
+        Some((start, *end))
+    })
 }
 
 /// f32 values rounded to `precision`, still as f32.

@@ -13,6 +13,7 @@ use std::fmt::Write;
 
 use halfhitch_seam::{AffineScheme, WeightForm};
 
+use super::ranges;
 use crate::emitter::builder::{Builder, Value};
 use crate::emitter::graph::WeightValue;
 use crate::emitter::layout::BLOCK;
@@ -196,7 +197,7 @@ pub fn matrix(b: &mut Builder, weight: &WeightValue) -> Value {
         "linalg.generic {{indexing_maps = [{}, {}, {}, {}], iterator_types = [{}]}} ins({words}, {scales}, {biases} : {}, {}, {}) outs({empty} : {out}) {{
     ^bb0(%w: i32, %s: {}, %b: {}, %out: f32):
       %at = linalg.index 4 : index
-{}      linalg.yield %v : f32
+{}{}      linalg.yield %v : f32
     }} -> {out}",
         map("n, g, k, t"),
         map("n, g, t"),
@@ -208,10 +209,116 @@ pub fn matrix(b: &mut Builder, weight: &WeightValue) -> Value {
         biases.ty(),
         scales.elem(),
         scales.elem(),
+        shift(split),
         value(split, scales.elem()),
     );
     let all = b.emit(out, format_args!("{text}"));
     b.reshape(&all, &weight.shape)
+}
+
+/// Rows that a tile of [`multiply`] has, of weights and of activations.
+pub const TILE: usize = 16;
+
+/// f32 `x` `[rows, columns]`, rows in whole tiles of [`TILE`], times each of the weights that are
+/// resident together, of `parts` rows: f32 `[rows, part]` each.
+///
+/// The weight is rebuilt once, `q * scale + bias` with two roundings, straight into the tiles that
+/// the matrix micro-kernel reads. That kernel is used only where the multiplication is a dispatch of
+/// its own from the start, and the rebuilding, tiled by its own annotation, must be another. The parts
+/// are cut from the product while they are contiguous.
+pub fn multiply(
+    b: &mut Builder,
+    x: &Value,
+    weight: &WeightValue,
+    parts: &[usize],
+    profile: Profile,
+) -> Vec<Value> {
+    let [rows, columns] = x.sizes()[..] else {
+        panic!("activations of {}", x.ty());
+    };
+    let tiles = weight.shape[0] / TILE;
+    let weights = tiled_matrix(b, weight, profile);
+    let x = b.reshape(x, &[rows / TILE, TILE, columns]);
+    let x = b.transpose(&x, &[0, 2, 1]);
+    let x = b.reshape(&x, &[rows / TILE, columns, TILE, 1]);
+    let out = TensorType::fixed(Elem::F32, &[tiles, rows / TILE, TILE, TILE]);
+    let [zero, empty, filled, product] = [0; 4].map(|_| b.fresh(out.clone()));
+    let text = format!(
+        "flow.dispatch.region -> ({out}) {{
+      {zero} = arith.constant 0.000000e+00 : f32
+      {empty} = tensor.empty() : {out}
+      {filled} = linalg.fill ins({zero} : f32) outs({empty} : {out}) -> {out}
+      {product} = linalg.mmt4d ins({weights}, {x} : {}, {}) outs({filled} : {out}) -> {out}
+      flow.return {product} : {out}
+    }}",
+        weights.ty(),
+        x.ty()
+    );
+    let y = b.emit(out, format_args!("{text}"));
+    let whole = parts.iter().all(|part| part.is_multiple_of(TILE));
+    ranges(parts)
+        .map(|(start, end)| {
+            let piece = |b: &mut Builder, y: &Value| {
+                let y = b.transpose(y, &[1, 3, 0, 2]);
+                let outputs = y.sizes()[2] * TILE;
+                b.reshape(&y, &[rows, outputs])
+            };
+            if whole {
+                let y = b.slice(&y, 0, start / TILE, end / TILE);
+                return piece(b, &y);
+            }
+            let y = piece(b, &y);
+            b.slice(&y, 1, start, end)
+        })
+        .collect()
+}
+
+/// The weight as f32 `[outputs / TILE, columns, TILE, 1]`.
+fn tiled_matrix(b: &mut Builder, weight: &WeightValue, profile: Profile) -> Value {
+    let split = Split::of(weight);
+    let [words, scales, biases] = &weight.tensors[..] else {
+        panic!("a packed weight of {} tensors", weight.tensors.len());
+    };
+    let (blocks, parts) = (weight.shape[0] / BLOCK, BLOCK / TILE);
+    let words = b.reshape(words, &[blocks, split.groups, split.words, parts, TILE]);
+    let [scales, biases] =
+        [scales, biases].map(|v| b.reshape(v, &[blocks, split.groups, parts, TILE]));
+    let shifts: Vec<i64> = (0..split.values).map(|j| (j * split.bits) as i64).collect();
+    let shifts = b.constant_ints(&shifts, Elem::I32);
+    let dims = [blocks, parts, split.groups, split.words, split.values, TILE];
+    let out = TensorType::fixed(Elem::F32, &dims);
+    let scale = scales.elem();
+    let map = |dims: &str| format!("affine_map<(n, t, g, k, j, u) -> ({dims})>");
+    let maps = [
+        map("n, g, k, t, u"),
+        map("n, g, t, u"),
+        map("n, g, t, u"),
+        map("j"),
+        map("n, t, g, k, j, u"),
+    ];
+    let [empty, all] = [0; 2].map(|_| b.fresh(out.clone()));
+    let tiling = profile.rebuild(split.values, TILE);
+    let tiling = tiling.map_or(String::new(), |t| t.to_string());
+    let text = format!(
+        "flow.dispatch.region -> ({out}) {{
+      {empty} = tensor.empty() : {out}
+      {all} = linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} ins({words}, {scales}, {biases}, {shifts} : {}, {}, {}, {}) outs({empty} : {out}) {tiling}{{
+    ^bb0(%w: i32, %s: {scale}, %b: {scale}, %shift: i32, %out: f32):
+{}      linalg.yield %v : f32
+      }} -> {out}
+      flow.return {all} : {out}
+    }}",
+        maps.join(", "),
+        ["\"parallel\""; 6].join(", "),
+        words.ty(),
+        scales.ty(),
+        biases.ty(),
+        shifts.ty(),
+        value(split, scale),
+    );
+    let all = b.emit(out, format_args!("{text}"));
+    let columns = weight.shape[1];
+    b.reshape(&all, &[weight.shape[0] / TILE, columns, TILE, 1])
 }
 
 /// f32 `[tokens, columns]`: the rows of the weight that i32 `tokens` name. None may be out of range.
@@ -237,32 +344,40 @@ pub fn rows(b: &mut Builder, weight: &WeightValue, tokens: &Value) -> Value {
       %w = tensor.extract {words}[%n, %g, %k, %t] : {}
       %s = tensor.extract {scales}[%n, %g, %t] : {}
       %b = tensor.extract {biases}[%n, %g, %t] : {}
-{}      linalg.yield %v : f32
+{}{}      linalg.yield %v : f32
     }} -> {out}",
         ["\"parallel\""; 4].join(", "),
         tokens.ty(),
         words.ty(),
         scales.ty(),
         biases.ty(),
+        shift(split),
         value(split, scale),
     );
     let all = b.emit(out, format_args!("{text}"));
     b.reshape(&all, &[count, weight.shape[1]])
 }
 
-/// `%v`: value number `%at` of the word `%w`, of a group with scale `%s` and bias `%b`.
+/// `%shift`: where value number `%at` of a word begins.
+fn shift(split: Split) -> String {
+    format!(
+        "      %bits = arith.constant {} : i32
+      %j = arith.index_castui %at : index to i32
+      %shift = arith.muli %j, %bits : i32
+",
+        split.bits
+    )
+}
+
+/// `%v`: the value at bit `%shift` of the word `%w`, of a group with scale `%s` and bias `%b`.
 fn value(split: Split, scale: Elem) -> String {
     let mask = (1u64 << split.bits) - 1;
     let mut text = format!(
-        "      %bits = arith.constant {} : i32
-      %mask = arith.constant {mask} : i32
-      %j = arith.index_castui %at : index to i32
-      %shift = arith.muli %j, %bits : i32
+        "      %mask = arith.constant {mask} : i32
       %low = arith.shrui %w, %shift : i32
       %q = arith.andi %low, %mask : i32
-      %f = arith.uitofp %q : i32 to f32
-",
-        split.bits
+      %f = arith.sitofp %q : i32 to f32
+"
     );
     let [s, b] = if scale == Elem::F32 {
         ["%s", "%b"]
