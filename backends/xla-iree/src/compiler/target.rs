@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use sha2::{Digest, Sha256};
 
 use super::hex;
+use crate::emitter::Profile;
 
 /// Flags that hold for every target.
 const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
@@ -14,6 +15,8 @@ const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
 pub struct Target {
     /// Flags besides input and output.
     pub flags: Vec<String>,
+    /// What the emitter needs to know of it.
+    pub profile: Profile,
     /// For people: `x86_64 AMD EPYC 9654`.
     pub description: String,
     /// Whatever the flags leave to the machine (`host` stands for a CPU); part of the cache's key.
@@ -36,6 +39,9 @@ impl Target {
         ];
         Self {
             flags: COMMON.iter().chain(&own).map(ToString::to_string).collect(),
+            profile: Profile::LlvmCpu {
+                threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            },
             description: cpu.description.clone(),
             machine: cpu.fingerprint.clone(),
         }

@@ -7,7 +7,7 @@ use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, QkNorm, QkNormScope};
 
 use super::builder::{Index, Scalar, Value};
-use super::contraction::project;
+use super::contraction::{project, project_all};
 use super::graph::{Function, layer_weight};
 use super::linalg::Operand;
 use super::norm::{NormWeights, norm};
@@ -53,9 +53,15 @@ pub fn attention(
     let id = |weight| layer_weight(layer, weight);
     let bias = |weight| spec.qkv_bias.then(|| id(weight));
     let rows = h.sizes()[0];
-    let q = project(f, h, id(W::Query), bias(W::QueryBias));
-    let k = project(f, h, id(W::Key), bias(W::KeyBias));
-    let v = project(f, h, id(W::Value), bias(W::ValueBias));
+    let [q, k, v] = project_all(
+        f,
+        h,
+        [
+            (id(W::Query), bias(W::QueryBias)),
+            (id(W::Key), bias(W::KeyBias)),
+            (id(W::Value), bias(W::ValueBias)),
+        ],
+    );
     let query_norm = [W::QueryNorm, W::QueryNormBias];
     let key_norm = [W::KeyNorm, W::KeyNormBias];
     let mut q = split_heads(f, layer, &q, spec.heads, spec, query_norm);

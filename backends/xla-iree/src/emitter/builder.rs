@@ -159,6 +159,13 @@ impl Builder {
         self.constant(&format!("[{}]", list.join(", ")), ty)
     }
 
+    /// Floats along one dimension.
+    pub fn constant_floats(&mut self, values: &[f32]) -> Value {
+        let list: Vec<_> = values.iter().map(|&v| float(v)).collect();
+        let ty = TensorType::fixed(Elem::F32, &[values.len()]);
+        self.constant(&format!("[{}]", list.join(", ")), ty)
+    }
+
     pub(super) fn constant(&mut self, literal: &str, ty: TensorType) -> Value {
         let key = format!("dense<{literal}> : {ty}");
         if let Some(value) = self.constants.get(&key) {

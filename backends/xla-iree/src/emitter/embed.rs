@@ -3,8 +3,9 @@
 use halfhitch_seam::WeightId;
 
 use super::builder::{Builder, Value};
-use super::contraction::dequantize;
+use super::contraction::{dequantize, words};
 use super::graph::Function;
+use super::layout::Layout;
 use super::types::{Elem, TensorType};
 
 /// f32 `[rows, hidden]` of i32 tokens `[rows]`, times the model's embedding scale. The host has
@@ -13,6 +14,10 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
     let weight = f.weight(WeightId::Embedding);
     let hidden = weight.shape[1];
     let rows = tokens.sizes()[0];
+    if weight.layout == Layout::Blocks {
+        let x = words::rows(&mut f.b, &weight, tokens);
+        return f.b.scale(&x, f.source.spec.embedding_scale);
+    }
     let picked: Vec<Value> = weight
         .tensors
         .iter()

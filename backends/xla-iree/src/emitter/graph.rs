@@ -3,7 +3,9 @@
 use halfhitch_seam::{ExecutionPlan, LayerWeight, ModelSpec, WeightForm, WeightId};
 
 use super::builder::{Builder, Scalar, Value};
-use super::layout::{Role, Signature, Slot, weight_tensors};
+use super::layout::{Layout, Role, Signature, Slot};
+use super::resident::{Resident, single};
+use super::tiling::Profile;
 use super::types::{Dim, Elem, TensorType};
 
 /// What a graph is built from.
@@ -13,6 +15,8 @@ pub struct Source<'a> {
     pub spec: &'a ModelSpec,
     /// Its plan: precision, weight forms, cache type.
     pub plan: &'a ExecutionPlan,
+    /// What code is made for.
+    pub profile: Profile,
 }
 
 /// A weight as a function sees it.
@@ -22,6 +26,8 @@ pub struct WeightValue {
     pub form: WeightForm,
     /// Its logical shape.
     pub shape: Vec<usize>,
+    /// How its tensors lie.
+    pub layout: Layout,
     /// Its tensors, in the order of [`weight_tensors`].
     pub tensors: Vec<Value>,
 }
@@ -82,22 +88,22 @@ impl<'a> Function<'a> {
         self.results.push((slot, value));
     }
 
-    /// A weight, as an argument that is added where it is first used.
+    /// A weight that is resident by itself.
     ///
     /// # Panics
     /// For a weight that the plan does not have; specs and plans agree by contract.
     pub fn weight(&mut self, id: WeightId) -> WeightValue {
+        self.resident(&single(self.source, id))
+    }
+
+    /// A resident weight, as arguments that are added where it is first used.
+    pub fn resident(&mut self, resident: &Resident) -> WeightValue {
+        let id = resident.id();
         if let Some((_, value)) = self.weights.iter().find(|(known, _)| *known == id) {
             return value.clone();
         }
-        let planned = self
-            .source
-            .plan
-            .weight(id)
-            .unwrap_or_else(|| panic!("the plan has no `{id}`"));
-        let form = planned.resident;
-        let shape = shape_of(self.source.spec, id);
-        let tensors = weight_tensors(form, &shape)
+        let tensors = resident
+            .tensors()
             .into_iter()
             .map(|t| {
                 let dims: Vec<Dim> = t.shape.iter().map(|&n| n.into()).collect();
@@ -105,8 +111,9 @@ impl<'a> Function<'a> {
             })
             .collect();
         let value = WeightValue {
-            form,
-            shape,
+            form: resident.form,
+            shape: resident.shape.clone(),
+            layout: resident.layout,
             tensors,
         };
         self.weights.push((id, value.clone()));

@@ -6,6 +6,7 @@
 
 use halfhitch_seam::{WeightForm, WeightId};
 
+use super::tiling::Profile;
 use super::types::Elem;
 
 /// Key or value.
@@ -57,7 +58,7 @@ pub enum Role {
     },
     /// A resident weight's tensor. Never written.
     Weight {
-        /// Which weight.
+        /// Which weight; of several that were joined, the first.
         id: WeightId,
         /// Which of its tensors.
         part: WeightPart,
@@ -108,14 +109,42 @@ pub struct WeightTensor {
 /// Bits of packed values that the emitter reads as they lie in a checkpoint.
 pub const PACKED_BITS: [u32; 3] = [2, 4, 8];
 
-/// The tensors of a weight of `shape` that is resident in `form`, in the order of arguments.
-///
-/// Packed values keep the checkpoint's bytes: 4 and 8 bits are nibbles and bytes
-/// `[rows, groups, group_size]`, 2 bits are words `[rows, columns / 16]`.
+/// Rows of a matrix that lie interleaved in [`Layout::Blocks`].
+pub const BLOCK: usize = 64;
+
+/// How the tensors of a resident weight lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// The checkpoint's bytes: 4 and 8 bits are nibbles and bytes `[rows, groups, group_size]`, 2 bits
+    /// are words `[rows, columns / 16]`; scales and biases `[rows, groups]`; dense weights as they are.
+    Stored,
+    /// Packed words with [`BLOCK`] rows interleaved, so that a vector holds the same columns of
+    /// different rows and no sum crosses its lanes: words `[rows / BLOCK, groups, words a group, BLOCK]`,
+    /// scales and biases `[rows / BLOCK, groups, BLOCK]`.
+    Blocks,
+}
+
+impl Layout {
+    /// The layout for a target. Blocks need whole blocks of rows and values that do not straddle words;
+    /// any other packed weight stays as it is stored.
+    pub fn choose(profile: Profile, form: WeightForm, shape: &[usize]) -> Self {
+        match (profile, form, shape) {
+            (Profile::LlvmCpu { .. }, WeightForm::Affine(scheme), &[rows, _])
+                if rows % BLOCK == 0 && PACKED_BITS.contains(&(scheme.bits.get() as u32)) =>
+            {
+                Self::Blocks
+            }
+            _ => Self::Stored,
+        }
+    }
+}
+
+/// The tensors of a weight of `shape` that is resident in `form` and `layout`, in the order of
+/// arguments.
 ///
 /// # Panics
 /// For packed bits other than [`PACKED_BITS`] or a packed vector, which no plan for this backend has.
-pub fn weight_tensors(form: WeightForm, shape: &[usize]) -> Vec<WeightTensor> {
+pub fn weight_tensors(form: WeightForm, layout: Layout, shape: &[usize]) -> Vec<WeightTensor> {
     let scheme = match form {
         WeightForm::Dense(dtype) => {
             return vec![WeightTensor {
@@ -132,6 +161,10 @@ pub fn weight_tensors(form: WeightForm, shape: &[usize]) -> Vec<WeightTensor> {
     };
     let (group, groups) = (scheme.group_size.get(), scheme.groups_per_row(columns));
     let (elem, words) = match scheme.bits.get() {
+        bits if layout == Layout::Blocks => {
+            let each = group * bits / 32;
+            (Elem::I32, vec![rows / BLOCK, groups, each, BLOCK])
+        }
         2 => (Elem::U32, vec![rows, scheme.words_per_row(columns)]),
         4 => (Elem::U4, vec![rows, groups, group]),
         8 => (Elem::U8, vec![rows, groups, group]),
@@ -140,7 +173,10 @@ pub fn weight_tensors(form: WeightForm, shape: &[usize]) -> Vec<WeightTensor> {
     let affine = |part| WeightTensor {
         part,
         elem: scheme.scale_dtype.into(),
-        shape: vec![rows, groups],
+        shape: match layout {
+            Layout::Stored => vec![rows, groups],
+            Layout::Blocks => vec![rows / BLOCK, groups, BLOCK],
+        },
     };
     vec![
         WeightTensor {

@@ -5,6 +5,7 @@
 //! else is plain StableHLO.
 
 use super::builder::{Builder, Index, Scalar, Value, float};
+use super::tiling::Tiling;
 use super::types::{Dim, Elem, TensorType};
 
 /// The body of a structured operation: scalar arithmetic on one element of each operand.
@@ -106,6 +107,19 @@ impl Builder {
         initial: f32,
         body: impl FnOnce(&mut Body, &[Element]) -> Element,
     ) -> Value {
+        self.tiled(None, loops, operands, out, initial, body)
+    }
+
+    /// [`Self::generic`] with a tiling for the target's compiler.
+    pub fn tiled(
+        &mut self,
+        tiling: Option<Tiling>,
+        loops: &[Dim],
+        operands: &[Operand<'_>],
+        out: &[usize],
+        initial: f32,
+        body: impl FnOnce(&mut Body, &[Element]) -> Element,
+    ) -> Value {
         for operand in operands {
             let dims: Vec<Dim> = operand.dims.iter().map(|&d| loops[d]).collect();
             assert_eq!(operand.value.dims(), dims, "operand of a generic");
@@ -159,8 +173,9 @@ impl Builder {
         } else {
             format!("ins({} : {}) ", names.join(", "), types.join(", "))
         };
+        let tiling = tiling.map_or(String::new(), |t| t.to_string());
         let text = format!(
-            "linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} {ins}outs({target} : {ty}) {{\n    ^bb0({}):\n      {}\n      linalg.yield {} : f32\n    }} -> {ty}",
+            "linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} {ins}outs({target} : {ty}) {tiling}{{\n    ^bb0({}):\n      {}\n      linalg.yield {} : f32\n    }} -> {ty}",
             maps.join(", "),
             kinds.join(", "),
             block.join(", "),
@@ -183,6 +198,11 @@ impl Builder {
             .map(|value| Operand { value, dims: &all })
             .collect();
         self.generic(&loops, &operands, &all, 0.0, body)
+    }
+
+    /// Zeros to accumulate onto.
+    pub(super) fn zeros(&mut self, ty: &TensorType) -> Value {
+        self.init(ty, Some(0.0))
     }
 
     fn init(&mut self, ty: &TensorType, fill: Option<f32>) -> Value {

@@ -4,21 +4,29 @@ use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{Activation, GatedMlp};
 
 use super::builder::{Builder, Value};
-use super::contraction::project;
+use super::contraction::{project, project_all};
 use super::graph::{Function, layer_weight};
 
 /// `down(act(gate(h)) * up(h))` of f32 `[rows, hidden]`.
 pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> Value {
     use LayerWeight as W;
     let bias = |weight| mlp.bias.then(|| layer_weight(layer, weight));
-    let gate = project(f, h, layer_weight(layer, W::Gate), bias(W::GateBias));
-    let up = project(f, h, layer_weight(layer, W::Up), bias(W::UpBias));
+    let id = |weight| layer_weight(layer, weight);
+    let [gate, up] = project_all(
+        f,
+        h,
+        [
+            (id(W::Gate), bias(W::GateBias)),
+            (id(W::Up), bias(W::UpBias)),
+        ],
+    );
     let gate = activate(&mut f.b, &gate, mlp.activation);
     let wide = f.b.mul(&gate, &up);
     project(f, &wide, layer_weight(layer, W::Down), bias(W::DownBias))
 }
 
-fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
+/// The activation, element by element.
+pub fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
     match activation {
         Activation::GeluTanh => b.map(&[x], |body, e| {
             let cubic = body.constant(0.044_715);

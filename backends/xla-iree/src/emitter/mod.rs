@@ -2,13 +2,14 @@
 //!
 //! A module holds the functions of one [`Shape`] of step: the step and its readings. Weights and
 //! caches are arguments, so that every module of a model uses the same buffers, and modules are
-//! compiled when they are needed and side by side. Text is deterministic and names no target: what
-//! a target wants beyond the graph belongs to its profile.
+//! compiled when they are needed and side by side. Text is deterministic. What a target wants beyond
+//! the graph (layouts of weights, tilings) is its [`Profile`]; a portable graph names none.
 
 mod argmax;
 mod attention;
 mod builder;
 mod contraction;
+mod decode;
 mod embed;
 mod graph;
 mod head;
@@ -17,22 +18,23 @@ mod linalg;
 mod mlp;
 mod norm;
 mod ops;
+pub mod resident;
 pub mod rope;
 mod step;
+mod tiling;
 mod types;
 
 use std::collections::BTreeMap;
-
-use halfhitch_seam::{ExecutionPlan, ModelSpec};
 
 pub use contraction::{Representation, choose};
 pub use graph::{Source, shape_of};
 pub use layout::Signature;
 pub use step::{Reading, Rows, Shape, reading_name};
+pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 1;
+pub const EMITTER_VERSION: u32 = 2;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +48,12 @@ pub struct Module {
 /// The name of every module, before the dot of a function's full name.
 pub const MODULE_NAME: &str = "halfhitch";
 
-/// The module of one shape of step.
+/// The module of one shape of step for a target.
 ///
 /// # Panics
 /// Where the plan is not one for this model or asks for what this backend does not advertise; the
 /// host's `negotiate` lets neither through.
-pub fn module(spec: &ModelSpec, plan: &ExecutionPlan, shape: Shape) -> Module {
-    let source = Source { spec, plan };
+pub fn module(source: Source<'_>, shape: Shape) -> Module {
     let mut functions = BTreeMap::new();
     let mut text = format!("module @{MODULE_NAME} {{\n");
     let mut add = |(body, signature): (String, Signature)| {

@@ -5,11 +5,12 @@
 //! for no head, and no variant of the layers is compiled twice.
 
 use halfhitch_seam::LayerWeight;
-use halfhitch_seam::model::{FeedForward, LayerSpec, NormSpec};
+use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
 use super::builder::Value;
+use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
 use super::head;
@@ -83,12 +84,26 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         .collect();
     let mut x = embed(&mut f, &tokens);
     let ropes = rope::distinct(spec);
+    let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
         let table = spec
             .attention
             .rope
             .and_then(|r| ropes.iter().position(|known| *known == r))
             .map(|i| tables[i].clone());
+        if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
+            && lane.rows == 1
+            && decode::suits(source, layer, spec)
+        {
+            let known = rotations.iter().position(|(a, _)| *a == spec.attention);
+            let at = known.unwrap_or_else(|| {
+                let rotation = decode::rotation(&mut f, table, &spec.attention);
+                rotations.push((spec.attention.clone(), rotation));
+                rotations.len() - 1
+            });
+            x = decode::layer(&mut f, layer, spec, &x, &rotations[at].1, lane, cache);
+            continue;
+        }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
     }
     f.result(Role::Hidden, x);

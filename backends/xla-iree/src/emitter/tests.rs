@@ -164,6 +164,20 @@ fn plan(spec: &ModelSpec, matrix: WeightForm, precision: Precision) -> Execution
     negotiate(spec, &manifest(spec, matrix), &device, &request).unwrap()
 }
 
+fn source<'a>(spec: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
+    on(Profile::Portable, spec, plan)
+}
+
+fn on<'a>(profile: Profile, spec: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
+    Source {
+        spec,
+        plan,
+        profile,
+    }
+}
+
+const CPU: Profile = Profile::LlvmCpu { threads: 2 };
+
 const SHAPES: [Shape; 3] = [
     Shape::Chunk { rows: 1 },
     Shape::Chunk { rows: 16 },
@@ -196,8 +210,8 @@ fn text_and_signatures_are_the_same_every_time() {
         for (_, matrix, precision) in forms() {
             let plan = plan(&spec, matrix, precision);
             for shape in SHAPES {
-                let first = module(&spec, &plan, shape);
-                assert_eq!(first, module(&spec, &plan.clone(), shape));
+                let first = module(source(&spec, &plan), shape);
+                assert_eq!(first, module(source(&spec, &plan.clone()), shape));
                 assert_eq!(first.functions.len(), 1 + readings(shape).len());
             }
         }
@@ -208,33 +222,76 @@ fn text_and_signatures_are_the_same_every_time() {
 fn a_step_and_its_readings_take_every_weight_once() {
     for (name, spec) in models() {
         for (form, matrix, precision) in forms() {
-            let plan = plan(&spec, matrix, precision);
-            let module = module(&spec, &plan, Shape::Chunk { rows: 16 });
-            let mut taken = BTreeMap::new();
-            for function in module.functions.values() {
-                let mut own = std::collections::BTreeSet::new();
-                for slot in &function.arguments {
-                    assert!(own.insert(slot.role), "{:?} twice", slot.role);
-                    if let Role::Weight { id, part } = slot.role {
-                        taken.insert((id, part), slot.clone());
+            for profile in [Profile::Portable, CPU] {
+                let plan = plan(&spec, matrix, precision);
+                let source = on(profile, &spec, &plan);
+                let module = module(source, Shape::Chunk { rows: 16 });
+                let mut taken = std::collections::BTreeSet::new();
+                for function in module.functions.values() {
+                    let mut own = std::collections::BTreeSet::new();
+                    for slot in &function.arguments {
+                        assert!(own.insert(slot.role), "{:?} twice", slot.role);
+                        if let Role::Weight { id, part } = slot.role {
+                            taken.insert((id, part));
+                        }
                     }
                 }
+                let wanted: std::collections::BTreeSet<_> = resident::residents(source)
+                    .iter()
+                    .flat_map(|r| r.tensors().into_iter().map(|t| (r.id(), t.part)))
+                    .collect();
+                assert_eq!(taken, wanted, "{name} {form}");
             }
-            let wanted: usize = plan
-                .weights
-                .iter()
-                .map(|w| layout::weight_tensors(w.resident, &shape_of(&spec, w.id)).len())
-                .sum();
-            assert_eq!(taken.len(), wanted, "{name} {form}");
         }
     }
+}
+
+#[test]
+fn every_weight_of_a_plan_is_resident_once() {
+    for (name, spec) in models() {
+        for (form, matrix, precision) in forms() {
+            for profile in [Profile::Portable, CPU] {
+                let plan = plan(&spec, matrix, precision);
+                let mut ids: Vec<_> = resident::residents(on(profile, &spec, &plan))
+                    .into_iter()
+                    .flat_map(|r| r.ids)
+                    .collect();
+                ids.sort_unstable();
+                let mut wanted: Vec<_> = plan.weights.iter().map(|w| w.id).collect();
+                wanted.sort_unstable();
+                assert_eq!(ids, wanted, "{name} {form}");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_one_input_are_joined_where_blocks_hold_them() {
+    use halfhitch_seam::{LayerWeight as W, WeightId};
+    let spec = llama();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
+    let of = |profile| -> BTreeMap<WeightId, (usize, layout::Layout)> {
+        resident::residents(on(profile, &spec, &plan))
+            .into_iter()
+            .map(|r| (r.id(), (r.ids.len(), r.layout)))
+            .collect()
+    };
+    let layer = |weight| WeightId::Layer(0, weight);
+    let cpu = of(CPU);
+    assert_eq!(cpu[&layer(W::Query)], (3, layout::Layout::Blocks));
+    assert_eq!(cpu[&layer(W::Gate)], (2, layout::Layout::Blocks));
+    assert_eq!(cpu[&layer(W::Down)], (1, layout::Layout::Blocks));
+    // 300 tokens are no whole number of blocks.
+    assert_eq!(cpu[&WeightId::Embedding], (1, layout::Layout::Stored));
+    let portable = of(Profile::Portable);
+    assert_eq!(portable[&layer(W::Key)], (1, layout::Layout::Stored));
 }
 
 #[test]
 fn caches_go_in_and_out_in_one_type() {
     let spec = everything();
     let plan = plan(&spec, WeightForm::Dense(DType::F32), Precision::F32);
-    let module = module(&spec, &plan, Shape::Batch { lanes: 2 });
+    let module = module(source(&spec, &plan), Shape::Batch { lanes: 2 });
     let step = &module.functions["batch_2"];
     let caches: Vec<_> = step
         .results
@@ -252,9 +309,9 @@ fn caches_go_in_and_out_in_one_type() {
 fn packed_decode_reduces_and_packed_prefill_multiplies_matrices() {
     let spec = llama();
     let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
-    let decode = module(&spec, &plan, Shape::Chunk { rows: 1 }).text;
+    let decode = module(source(&spec, &plan), Shape::Chunk { rows: 1 }).text;
     assert!(!decode.contains("dot_general"));
-    let prefill = module(&spec, &plan, Shape::Chunk { rows: 16 }).text;
+    let prefill = module(source(&spec, &plan), Shape::Chunk { rows: 16 }).text;
     assert!(prefill.contains("dot_general"));
 }
 
@@ -263,7 +320,7 @@ fn no_argument_sized_by_context_has_a_static_extent() {
     let mut spec = llama();
     let of = |spec: &ModelSpec| {
         let plan = plan(spec, WeightForm::Dense(DType::F32), Precision::F32);
-        module(spec, &plan, Shape::Chunk { rows: 16 })
+        module(source(spec, &plan), Shape::Chunk { rows: 16 })
     };
     let short = of(&spec);
     spec.max_context *= 8;
@@ -274,16 +331,22 @@ fn no_argument_sized_by_context_has_a_static_extent() {
 fn goldens() {
     let mut spec = llama();
     spec.layers.truncate(1);
-    for (name, matrix, shape) in [
-        ("llama-f32-chunk", WeightForm::Dense(DType::F32), SHAPES[1]),
-        ("llama-q4-decode", affine(4, DType::F16), SHAPES[0]),
+    let portable = Profile::Portable;
+    let dense = |dtype| WeightForm::Dense(dtype);
+    for (name, profile, matrix, shape) in [
+        ("llama-f32-chunk", portable, dense(DType::F32), SHAPES[1]),
         (
-            "llama-bf16-batch",
-            WeightForm::Dense(DType::BF16),
-            SHAPES[2],
+            "llama-q4-decode",
+            portable,
+            affine(4, DType::F16),
+            SHAPES[0],
         ),
+        ("llama-q4-decode-cpu", CPU, affine(4, DType::F16), SHAPES[0]),
+        ("llama-q8-chunk-cpu", CPU, affine(8, DType::BF16), SHAPES[1]),
+        ("llama-bf16-batch", portable, dense(DType::BF16), SHAPES[2]),
     ] {
         let plan = plan(&spec, matrix, Precision::F32);
-        insta::assert_snapshot!(name, module(&spec, &plan, shape).text);
+        let source = on(profile, &spec, &plan);
+        insta::assert_snapshot!(name, module(source, shape).text);
     }
 }

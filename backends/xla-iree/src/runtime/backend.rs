@@ -18,6 +18,7 @@ use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
 use super::upload::upload;
 use crate::compiler::{Compiler, CompilerOptions, Target};
+use crate::emitter::Source;
 
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,6 +213,11 @@ impl ComputeBackend for XlaIreeBackend {
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
         self.test_once(&device, &info.id, &compiler, &target, &control)?;
+        let source = Source {
+            spec: model,
+            plan,
+            profile: target.profile,
+        };
         let mut steps = Steps::new(compiler, target);
         if self.options.compile_at == CompileAt::Open {
             let shapes = all_shapes(plan);
@@ -220,7 +226,7 @@ impl ComputeBackend for XlaIreeBackend {
                 .in_context(|| "compiling the model")?;
         }
         let resident =
-            upload(&device, model, plan, weights, &control).in_context(|| "loading weights")?;
+            upload(&device, source, weights, &control).in_context(|| "loading weights")?;
         control.cancel.check()?;
         Ok(Box::new(XlaIreeSession::new(
             plan.clone(),

@@ -6,7 +6,7 @@ use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
 use halfhitch_xla_iree_sys::{Buffer, Call, Program};
 
 use super::error::seam_error;
-use super::upload::Resident;
+use super::upload::Uploaded;
 use crate::emitter::layout::Role;
 use crate::emitter::{MODULE_NAME, Signature};
 
@@ -50,7 +50,7 @@ impl Function {
     ///
     /// # Errors
     /// `Backend`.
-    pub fn bind(&mut self, weights: &Resident) -> SeamResult<()> {
+    pub fn bind(&mut self, weights: &Uploaded) -> SeamResult<()> {
         if self.bound {
             return Ok(());
         }

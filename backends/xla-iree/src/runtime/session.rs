@@ -17,7 +17,7 @@ use super::cache::{Cache, capacity_for};
 use super::error::seam_error;
 use super::outputs;
 use super::steps::{Steps, chunk_sizes, next_batch, next_chunk, prompt_shapes};
-use super::upload::Resident;
+use super::upload::Uploaded;
 use crate::emitter::layout::{CachePart, Role};
 use crate::emitter::{Reading, Shape, rope};
 
@@ -31,7 +31,7 @@ pub struct XlaIreeSession {
     plan: ExecutionPlan,
     model: ModelSpec,
     device: Device,
-    weights: Resident,
+    weights: Uploaded,
     steps: Steps,
     chunks: Vec<usize>,
     ropes: Vec<RopeSpec>,
@@ -55,7 +55,7 @@ impl XlaIreeSession {
         plan: ExecutionPlan,
         model: ModelSpec,
         device: Device,
-        weights: Resident,
+        weights: Uploaded,
         steps: Steps,
     ) -> Self {
         Self {

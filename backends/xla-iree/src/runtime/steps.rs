@@ -10,7 +10,7 @@ use super::error::seam_error;
 use super::function::Function;
 use crate::compiler::{Compiler, Target};
 use crate::emitter::layout::Role;
-use crate::emitter::{self, Module, Reading, Rows, Shape, reading_name};
+use crate::emitter::{self, Module, Reading, Rows, Shape, Source, reading_name};
 
 /// Rows of the small prefill chunk.
 const SMALL_CHUNK: usize = 16;
@@ -123,10 +123,15 @@ impl Steps {
         if missing.is_empty() {
             return Ok(());
         }
+        let source = Source {
+            spec: model,
+            plan,
+            profile: self.target.profile,
+        };
         let (graphs, functions): (Vec<_>, Vec<_>) = missing
             .iter()
             .map(|&shape| {
-                let Module { text, functions } = emitter::module(model, plan, shape);
+                let Module { text, functions } = emitter::module(source, shape);
                 (text, functions)
             })
             .unzip();
@@ -196,7 +201,7 @@ impl Step {
     /// What running says.
     pub fn read(
         &mut self,
-        weights: &super::upload::Resident,
+        weights: &super::upload::Uploaded,
         hidden: &Buffer,
         row: Option<usize>,
         what: Reading,
