@@ -316,6 +316,34 @@ fn packed_decode_reduces_and_packed_prefill_multiplies_matrices() {
 }
 
 #[test]
+fn packed_decode_on_a_cpu_reads_each_joined_weight_in_one_tiled_contraction() {
+    let spec = llama();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
+    let source = on(CPU, &spec, &plan);
+    let (step, _) = step::step(source, Shape::Chunk { rows: 1 });
+    // Queries with keys and values, output, gate with up, down; and scores and weighted values.
+    assert_eq!(step.matches("lowering_config =").count(), 6 * 2);
+    assert!(!step.contains("dot_general"));
+    let (chunk, _) = step::step(source, Shape::Chunk { rows: 16 });
+    assert_eq!(chunk.matches("linalg.mmt4d").count(), 4 * 2);
+    assert!(!chunk.contains("dot_general"));
+}
+
+#[test]
+fn layers_that_are_not_plain_decode_the_general_way() {
+    let spec = everything();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
+    let source = on(CPU, &spec, &plan);
+    let suits: Vec<bool> = spec
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(i, layer)| decode::suits(source, i, layer))
+        .collect();
+    assert_eq!(suits, [false, false, true]);
+}
+
+#[test]
 fn no_argument_sized_by_context_has_a_static_extent() {
     let mut spec = llama();
     let of = |spec: &ModelSpec| {
