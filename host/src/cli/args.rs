@@ -24,8 +24,8 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 Environment: HALFHITCH_MODELS (a folder of models, after ./models), HALFHITCH_CACHE_DIR (cache, else
-in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH (folders
-of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), NO_COLOR.";
+in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH
+(folders of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), NO_COLOR.";
 
 /// Run language models from quantised checkpoints, on any compute backend.
 #[derive(Debug, Parser)]
