@@ -5,7 +5,7 @@ BACKEND := xla-iree:local-task
 PROMPT  := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup model run chat test test-full lint fmt docs deny clean plugins \
+.PHONY: help doctor setup model run chat test test-models test-full lint fmt docs deny clean plugins \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env
 
 help: ## list the targets
@@ -43,8 +43,11 @@ chat: model plugins ## set everything up and talk with the model
 test: ## set everything up and run all tests
 	@tests/tools/test.sh
 
-test-full: export HALFHITCH_SUITE := full
-test-full: test ## the same with every model of the suite on the IREE backend (hours, the first time)
+test-models: ## the same, and a choice of the suite's models on the IREE backend (half an hour, the first time)
+	@tests/tools/test.sh --features halfhitch-local-task-tests/models
+
+test-full: ## the same, and all of the suite's models on the IREE backend (hours, the first time)
+	@HALFHITCH_SUITE=full tests/tools/test.sh --features halfhitch-local-task-tests/models
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs
 	@tests/tools/lint.sh

@@ -1,9 +1,9 @@
 //! Logits of whole models against ground truth.
 //!
-//! Every model has to be compiled for each precision, which takes hours for all of the suite's. So
-//! a choice runs by default: as few models as have every feature, one scheme a width, one fixture an
-//! architecture. `HALFHITCH_SUITE=full` (`make test-full`) runs all; what was compiled is kept, and an
-//! interrupted run goes on where it was.
+//! Every model has to be compiled for each precision, which takes hours for all of the suite's. So this
+//! is a feature, and a choice is made (`make test-models`): as few models as have every feature, one
+//! scheme a width, one fixture an architecture. `HALFHITCH_SUITE=full` (`make test-full`) runs all; what
+//! was compiled is kept, and an interrupted run goes on where it was.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
