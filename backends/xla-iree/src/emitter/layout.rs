@@ -9,15 +9,6 @@ use halfhitch_seam::{WeightForm, WeightId};
 use super::tiling::Profile;
 use super::types::Elem;
 
-/// Key or value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CachePart {
-    /// Rotated keys.
-    Key,
-    /// Values.
-    Value,
-}
-
 /// A tensor of a resident weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightPart {
@@ -46,15 +37,14 @@ pub enum Role {
         /// Index into [`super::rope::distinct`].
         index: usize,
     },
-    /// One layer's keys or values of one lane, `[capacity, kv_heads, head_dim]`: as an argument
-    /// before the step, as a result after it. Updated in place.
+    /// One layer's rotated keys and its values of one lane, `[capacity, 2 * kv_heads, head_dim]`, a
+    /// position's keys before its values: as an argument before the step, as a result after it.
+    /// Updated in place.
     Cache {
         /// Which lane.
         lane: usize,
         /// Which layer.
         layer: usize,
-        /// Which half.
-        part: CachePart,
     },
     /// A resident weight's tensor. Never written.
     Weight {

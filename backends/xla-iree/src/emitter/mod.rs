@@ -34,7 +34,7 @@ pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 2;
+pub const EMITTER_VERSION: u32 = 3;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,14 +68,11 @@ pub fn module(source: Source<'_>, shape: Shape) -> Module {
     Module { text, functions }
 }
 
-/// The readings that a shape's module has.
+/// The readings that a shape's module has, besides what its step returns.
 pub fn readings(shape: Shape) -> Vec<(Rows, Reading)> {
     match shape {
-        Shape::Batch { .. } => vec![(Rows::All, Reading::Choice), (Rows::All, Reading::Logits)],
-        Shape::Chunk { rows: 1 } => {
-            vec![(Rows::One, Reading::Choice), (Rows::One, Reading::Logits)]
-        }
-        Shape::Chunk { .. } => vec![
+        _ if shape.decodes() => Vec::new(),
+        _ => vec![
             (Rows::One, Reading::Choice),
             (Rows::One, Reading::Logits),
             (Rows::All, Reading::Logits),

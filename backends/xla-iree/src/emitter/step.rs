@@ -1,8 +1,10 @@
 //! The functions of a model: steps, and what is read off them.
 //!
-//! A *step* runs rows of tokens through the layers and grows caches; it returns the residual stream.
-//! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
-//! for no head, and no variant of the layers is compiled twice.
+//! A *step* runs rows of tokens through the layers and grows caches. One that decodes returns every
+//! row's choice and logits: one invocation a token, and logits that nobody wants stay on the device.
+//! A chunk of a prompt returns the residual stream, and reading a token or logits off it is a function
+//! of its own, so that a prompt's earlier chunks pay for no head, and no variant of the layers is
+//! compiled twice.
 
 use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
@@ -14,7 +16,7 @@ use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
 use super::head;
-use super::layout::{CachePart, Role, Signature};
+use super::layout::{Role, Signature};
 use super::mlp;
 use super::norm::{NormWeights, norm};
 use super::rope;
@@ -51,6 +53,11 @@ impl Shape {
             Self::Chunk { .. } => 1,
             Self::Batch { lanes } => lanes,
         }
+    }
+
+    /// Whether each row is the next token of a sequence.
+    pub const fn decodes(self) -> bool {
+        self.rows() == self.lanes()
     }
 
     /// The name of its step's function and the stem of its others'.
@@ -106,12 +113,17 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
     }
-    f.result(Role::Hidden, x);
+    if shape.decodes() {
+        let logits = head::logits(&mut f, &x);
+        let choice = argmax::choose(&mut f.b, &logits);
+        f.result(Role::Choice, choice);
+        f.result(Role::Logits, logits);
+    } else {
+        f.result(Role::Hidden, x);
+    }
     for (layer, caches) in caches.into_iter().enumerate() {
         for (lane, cache) in caches.into_iter().enumerate() {
-            let role = |part| Role::Cache { lane, layer, part };
-            f.result(role(CachePart::Key), cache.keys);
-            f.result(role(CachePart::Value), cache.values);
+            f.result(Role::Cache { lane, layer }, cache.rows);
         }
     }
     f.finish()
@@ -211,18 +223,14 @@ fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
 fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &LayerSpec) -> Cache {
     let attention = &spec.attention;
     let elem = f.source.plan.kv_dtype.into();
-    let mut half = |part| {
-        let capacity = f.b.symbol();
-        let dims = [
-            capacity,
-            attention.kv_heads.into(),
-            attention.head_dim.into(),
-        ];
-        f.argument(Role::Cache { lane, layer, part }, elem, &dims)
-    };
+    let capacity = f.b.symbol();
+    let dims = [
+        capacity,
+        (2 * attention.kv_heads).into(),
+        attention.head_dim.into(),
+    ];
     Cache {
-        keys: half(CachePart::Key),
-        values: half(CachePart::Value),
+        rows: f.argument(Role::Cache { lane, layer }, elem, &dims),
     }
 }
 

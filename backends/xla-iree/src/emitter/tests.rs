@@ -298,7 +298,7 @@ fn caches_go_in_and_out_in_one_type() {
         .iter()
         .filter(|slot| matches!(slot.role, Role::Cache { .. }))
         .collect();
-    assert_eq!(caches.len(), 2 * 2 * spec.layers.len());
+    assert_eq!(caches.len(), 2 * spec.layers.len());
     for slot in caches {
         assert!(step.arguments.contains(slot), "{slot:?}");
         assert_eq!(slot.shape.as_ref().unwrap()[0], None);
