@@ -100,7 +100,7 @@ pub struct WeightTensor {
 pub const PACKED_BITS: [u32; 3] = [2, 4, 8];
 
 /// Rows of a matrix that lie interleaved in [`Layout::Blocks`].
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = 32;
 
 /// How the tensors of a resident weight lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -238,7 +238,13 @@ mod tests {
         let out = interleave::<u32>(&rows).unwrap();
         assert_eq!(out.as_ptr() as usize % 64, 0);
         let out: &[u32] = bytemuck::cast_slice(&out);
-        for (row, column) in [(0, 0), (0, 2), (63, 1), (64, 0), (127, 2)] {
+        for (row, column) in [
+            (0, 0),
+            (0, 2),
+            (BLOCK - 1, 1),
+            (BLOCK, 0),
+            (2 * BLOCK - 1, 2),
+        ] {
             let at = (row / BLOCK * width + column) * BLOCK + row % BLOCK;
             assert_eq!(out[at] as usize, row * width + column, "{row} {column}");
         }
