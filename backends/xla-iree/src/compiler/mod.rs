@@ -3,7 +3,9 @@
 
 pub mod cache;
 mod child;
+mod named;
 mod report;
+pub mod stats;
 pub mod target;
 pub mod tool;
 
@@ -198,6 +200,55 @@ impl Compiler {
         Ok(module)
     }
 
+    /// What the compiler makes of a graph on the way to code: its `flow` and `stream` phases.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    pub fn phases(
+        &self,
+        graph: &str,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<stats::Phases> {
+        control.progress(Stage::Compile, 0, 1);
+        let mut beat = Instant::now();
+        let mut tick = || {
+            control.cancel.check()?;
+            if beat.elapsed() > HEARTBEAT {
+                beat = Instant::now();
+                control.progress(Stage::Compile, 0, 1);
+            }
+            Ok(())
+        };
+        let folder = scratch()?;
+        let dumps = folder.path().join("phases");
+        let mut target = target.clone();
+        target.flags.extend([
+            "--compile-to=stream".to_owned(),
+            "--mlir-print-debuginfo".to_owned(),
+            format!("--dump-compilation-phases-to={}", dumps.display()),
+        ]);
+        let key = cache::key(&[graph.as_bytes()]);
+        let stream = self.run(graph, &target, &key, &mut tick)?;
+        let flow = fs::read_dir(&dumps)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().ends_with(".flow.mlir"))
+            .ok_or_else(|| {
+                SeamError::new(
+                    ErrorCode::Backend,
+                    "the compiler wrote no `flow` phase, which the counts are read from",
+                )
+            })?;
+        control.progress(Stage::Compile, 1, 1);
+        Ok(stats::Phases {
+            flow: String::from_utf8_lossy(&child::read(&flow)?).into_owned(),
+            stream: String::from_utf8_lossy(&stream).into_owned(),
+        })
+    }
+
     fn run(
         &self,
         graph: &str,
@@ -205,13 +256,7 @@ impl Compiler {
         key: &str,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
-        let folder = tempfile::Builder::new()
-            .prefix("halfhitch-compile-")
-            .tempdir()
-            .map_err(|e| {
-                SeamError::new(ErrorCode::Io, format!("no temporary folder: {e}"))
-                    .hint("free some space, or set TMPDIR to another folder")
-            })?;
+        let folder = scratch()?;
         let input = folder.path().join("graph.mlir");
         let output = folder.path().join("module.vmfb");
         let log = folder.path().join("compile.log");
@@ -253,6 +298,16 @@ impl Compiler {
             }
         }
     }
+}
+
+fn scratch() -> SeamResult<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix("halfhitch-compile-")
+        .tempdir()
+        .map_err(|e| {
+            SeamError::new(ErrorCode::Io, format!("no temporary folder: {e}"))
+                .hint("free some space, or set TMPDIR to another folder")
+        })
 }
 
 fn note(control: &Control<'_>, text: &str) {
