@@ -439,8 +439,8 @@ pub struct PlanArgs {
 }
 
 const GRAPH_EXAMPLES: &str = "\
-Kernels, copies and bytes are those of the compiled graph, by parts of the model; a kernel fused from
-several belongs to the part of its main operation. Nothing is loaded and nothing runs, so a
+Kernels, copies and bytes are those of the compiled graph, by parts of the model; a kernel fused
+from several belongs to the part of its main operation. Nothing is loaded and nothing runs, so a
 target need not be here: the backend says which it knows.
 
 Examples:
