@@ -54,6 +54,7 @@ mod capability;
 mod control;
 mod dtype;
 mod error;
+mod graph;
 pub mod model;
 mod plan;
 pub mod quant;
@@ -69,6 +70,9 @@ pub use capability::{
 pub use control::{CancelToken, Control, Event, NoObserver, Observer, Stage};
 pub use dtype::{DType, Precision};
 pub use error::{ErrorCode, ResultExt, SeamError, SeamResult};
+pub use graph::{
+    GraphReport, GraphRequest, GraphStats, Intermediate, PartTraffic, StepShape, Traffic,
+};
 pub use model::{LayerWeight, ModelFeature, ModelSpec, WeightId};
 pub use plan::{
     Choice, ExecutionPlan, MemoryEstimate, PlanRequest, PlannedWeight, QuantRequest, Rejected,

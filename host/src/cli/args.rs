@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use halfhitch_seam::{
-    Bits, CacheAction, DType, GroupSize, PlanRequest, Precision, QuantRequest, TokenId,
+    Bits, CacheAction, DType, GroupSize, PlanRequest, Precision, QuantRequest, StepShape, TokenId,
 };
 
 use super::values;
@@ -60,6 +60,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Show how a model would run on a device, and the memory it would take, without loading it.
     Plan(PlanArgs),
+    /// Show the graph of a step that a backend compiles, or what a step costs.
+    Graph(GraphArgs),
     /// List the compute backends, their devices and what those can do.
     Backends(JsonArgs),
     /// Turn a GGUF file into a checkpoint folder, without loss.
@@ -83,6 +85,7 @@ impl Command {
             Self::Generate(a) => a.json,
             Self::Inspect(a) => a.json,
             Self::Plan(a) => a.json,
+            Self::Graph(a) => a.json,
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
             Self::Quantize(a) => a.json,
@@ -433,6 +436,53 @@ pub struct PlanArgs {
     /// Print JSON, with every weight's form.
     #[arg(long)]
     pub json: bool,
+}
+
+const GRAPH_EXAMPLES: &str = "\
+Kernels, copies and bytes are those of the compiled graph, by parts of the model; a kernel fused
+from several belongs to the part of its main operation. Nothing is loaded and nothing runs, so a
+target need not be here: the backend says which it knows.
+
+Examples:
+  halfhitch graph -m smollm2-135m -b xla-iree:local-task --stats
+  halfhitch graph -m smollm2-135m -b xla-iree:local-task --target cuda:sm_80 --stats --json
+  halfhitch graph -m smollm2-135m -b xla-iree:local-task --shape chunk=128 --out chunk.mlir";
+
+/// `halfhitch graph`.
+#[derive(Debug, Args)]
+#[command(after_help = GRAPH_EXAMPLES)]
+pub struct GraphArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Which step: decode, batch=N (sequences) or chunk=N (tokens of a prompt).
+    #[arg(long, value_name = "SHAPE", default_value = "decode", value_parser = values::step_shape)]
+    pub shape: StepShape,
+
+    /// Compile, and print what a step costs in place of the graph.
+    #[arg(long)]
+    pub stats: bool,
+
+    /// Tokens that each sequence holds before the step that is counted.
+    #[arg(long, value_name = "N", default_value_t = 128, requires = "stats")]
+    pub position: usize,
+
+    /// Write the graph to a file.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Make code for this in place of the device: local, cuda:sm_80, vulkan, metal, rocm:gfx942, ...
+    #[arg(long, value_name = "NAME", help_heading = "Where and how it runs")]
+    pub target: Option<String>,
+
+    /// Device and wishes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 /// A command whose only choice is its output.

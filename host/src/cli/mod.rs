@@ -17,6 +17,7 @@ mod convert;
 mod doctor;
 mod failure;
 mod generate;
+mod graph;
 mod inspect;
 mod interrupt;
 mod logging;
@@ -109,6 +110,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(args, context),
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
+        Command::Graph(args) => graph::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),

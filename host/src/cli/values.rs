@@ -2,13 +2,21 @@
 
 use std::num::NonZeroUsize;
 
-use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError};
+use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError, StepShape};
 
 use super::args::TokenIds;
 
 /// A precision, by the seam's own names.
 pub fn precision(text: &str) -> Result<Precision, String> {
     text.parse().map_err(|e: SeamError| e.to_string())
+}
+
+/// A shape of step.
+pub fn step_shape(text: &str) -> Result<StepShape, String> {
+    text.parse().map_err(|e: SeamError| {
+        let hint = e.hint.unwrap_or_default();
+        format!("{}: {hint}", e.message)
+    })
 }
 
 /// A whole number from 1 up.

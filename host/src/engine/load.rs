@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
-    Control, Event, ExecutionPlan, ModelSpec, Observer, OpenRequest, PlanRequest, ResultExt,
-    SeamResult, Session, Stage, TokenId, negotiate,
+    Control, Event, ExecutionPlan, GraphRequest, ModelSpec, Observer, OpenRequest, PlanRequest,
+    ResultExt, SeamResult, Session, Stage, StepShape, TokenId, negotiate,
 };
 use parking_lot::Mutex;
 
@@ -86,6 +86,26 @@ impl Model {
     pub fn plan(&self, target: &Target, request: &PlanRequest) -> SeamResult<ExecutionPlan> {
         let manifest = self.checkpoint.weights().manifest();
         negotiate(self.spec(), &manifest, &target.capabilities, request)
+    }
+}
+
+impl Model {
+    /// What a backend is asked for to show a step's graph.
+    pub fn graph_request(
+        &self,
+        target: &Target,
+        wishes: &PlanRequest,
+        shape: StepShape,
+    ) -> GraphRequest {
+        GraphRequest {
+            device: target.capabilities.device.id.clone(),
+            target: None,
+            model: self.spec().clone(),
+            weights: self.checkpoint.weights().manifest(),
+            wishes: *wishes,
+            shape,
+            stats_at: None,
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub fn root_module<C: Plugin>() -> PluginModuleRef {
         decode,
         truncate,
         cache,
+        graph,
         release,
     }
     .leak_into_prefix()
@@ -147,6 +148,19 @@ extern "C" fn capabilities(handle: Handle, device: RStr<'_>) -> WireResult<RStri
 
 extern "C" fn cache(handle: Handle, action: RStr<'_>) -> WireResult<RString> {
     guard(|| to_json(&backend(handle).cache(from_json(&action)?)?))
+}
+
+extern "C" fn graph(
+    handle: Handle,
+    request: RStr<'_>,
+    control: WireControl<'_>,
+) -> WireResult<RString> {
+    guard(|| {
+        let request = from_json(&request)?;
+        to_json(&with_control(control, |control| {
+            backend(handle).graph(&request, control)
+        })?)
+    })
 }
 
 extern "C" fn open(handle: Handle, request: WireOpen<'_>) -> WireResult<Handle> {

@@ -20,6 +20,7 @@ use crate::backend::{BackendIdentity, ComputeBackend, OpenRequest};
 use crate::capability::{DeviceCapabilities, DeviceId, DeviceInfo};
 use crate::control::{CancelToken, Control, Event, Observer};
 use crate::error::{ErrorCode, SeamError, SeamResult};
+use crate::graph::{GraphReport, GraphRequest};
 use crate::plan::ExecutionPlan;
 use crate::session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
@@ -132,6 +133,21 @@ impl ComputeBackend for PluginBackend {
     fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
         let action = to_json(&action)?;
         let report = self.inner.module.cache()(self.inner.handle, action.as_rstr());
+        from_json(&from_wire(report)?)
+    }
+
+    fn graph(
+        &self,
+        request: &GraphRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<Option<GraphReport>> {
+        let request = to_json(request)?;
+        let observer = observer(control);
+        let control = WireControl {
+            cancel: flag(control.cancel),
+            observer: &observer,
+        };
+        let report = self.inner.module.graph()(self.inner.handle, request.as_rstr(), control);
         from_json(&from_wire(report)?)
     }
 

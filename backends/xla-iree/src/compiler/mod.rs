@@ -3,7 +3,9 @@
 
 pub mod cache;
 mod child;
+mod named;
 mod report;
+pub mod stats;
 pub mod target;
 pub mod tool;
 mod work;
@@ -198,6 +200,55 @@ impl Compiler {
             note(control, &format!("compiled code is not kept: {e}"));
         }
         Ok(module)
+    }
+
+    /// What the compiler makes of a graph on the way to code: its `flow` and `stream` phases.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    pub fn phases(
+        &self,
+        graph: &str,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<stats::Phases> {
+        control.progress(Stage::Compile, 0, 1);
+        let mut beat = Instant::now();
+        let mut tick = || {
+            control.cancel.check()?;
+            if beat.elapsed() > HEARTBEAT {
+                beat = Instant::now();
+                control.progress(Stage::Compile, 0, 1);
+            }
+            Ok(())
+        };
+        let folder = WorkFolder::new()?;
+        let dumps = folder.path().join("phases");
+        let mut target = target.clone();
+        target.flags.extend([
+            "--compile-to=stream".to_owned(),
+            "--mlir-print-debuginfo".to_owned(),
+            format!("--dump-compilation-phases-to={}", dumps.display()),
+        ]);
+        let key = cache::key(&[graph.as_bytes()]);
+        let stream = self.run(graph, &target, &key, &mut tick)?;
+        let flow = fs::read_dir(&dumps)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().ends_with(".flow.mlir"))
+            .ok_or_else(|| {
+                SeamError::new(
+                    ErrorCode::Backend,
+                    "the compiler wrote no `flow` phase, which the counts are read from",
+                )
+            })?;
+        control.progress(Stage::Compile, 1, 1);
+        Ok(stats::Phases {
+            flow: String::from_utf8_lossy(&child::read(&flow)?).into_owned(),
+            stream: String::from_utf8_lossy(&stream).into_owned(),
+        })
     }
 
     fn run(

@@ -8,7 +8,7 @@ use super::hex;
 use crate::emitter::Profile;
 
 /// Flags that hold for every target.
-const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
+pub(super) const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
 
 /// What code is generated for.
 #[derive(Clone, Debug, PartialEq, Eq)]

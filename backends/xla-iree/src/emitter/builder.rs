@@ -72,6 +72,7 @@ pub struct Builder {
     name: String,
     arguments: Vec<String>,
     body: String,
+    section: String,
     next: u32,
     next_symbol: u32,
     extents: BTreeMap<u32, Index>,
@@ -85,6 +86,7 @@ impl Builder {
             name: name.into(),
             arguments: Vec::new(),
             body: String::new(),
+            section: String::new(),
             next: 0,
             next_symbol: 0,
             extents: BTreeMap::new(),
@@ -189,6 +191,20 @@ impl Builder {
         let value = self.fresh(ty);
         self.line(format_args!("{value} = {text}"));
         value
+    }
+
+    /// Says, as a comment, to which part of the model what follows belongs. Whoever reads the graph, or
+    /// counts what was made of it, tells parts by that.
+    pub fn section(&mut self, name: &str) {
+        if self.section != name {
+            name.clone_into(&mut self.section);
+            self.line(format_args!("// {name}"));
+        }
+    }
+
+    /// [`Self::section`] in a layer.
+    pub fn layer_section(&mut self, layer: usize, part: &str) {
+        self.section(&format!("layer {layer}: {part}"));
     }
 
     pub(super) fn line(&mut self, text: fmt::Arguments<'_>) {

@@ -142,7 +142,9 @@ pub fn layer(
     let x = f.b.reshape(x, &[hidden]);
     let [qkv, output, gate_up, down] = matrices.map(|m| f.resident(&m));
 
+    f.b.layer_section(layer, "norm");
     let (h, factor) = weighed(f, &x, &before, layer_weight(layer, W::PreAttentionNorm));
+    f.b.layer_section(layer, "attention");
     let h = words::prepare(&mut f.b, &h, &qkv);
     let heads = words::contract(&mut f.b, &h, &qkv, None, profile);
     let heads = rotate(f, layer, &heads, &factor, &spec.attention, rotation);
@@ -150,7 +152,9 @@ pub fn layer(
     let mixed = words::prepare(&mut f.b, &mixed, &output);
     let x = words::contract(&mut f.b, &mixed, &output, Some(&x), profile);
 
+    f.b.layer_section(layer, "norm");
     let (h, factor) = weighed(f, &x, &between, layer_weight(layer, W::PreFeedForwardNorm));
+    f.b.layer_section(layer, "feed-forward");
     let h = words::prepare(&mut f.b, &h, &gate_up);
     let both = words::contract(&mut f.b, &h, &gate_up, None, profile);
     let width = mlp.intermediate;

@@ -78,6 +78,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
+    f.b.section("rope");
     let tables = rope_rows(&mut f, &lanes);
     let mut caches: Vec<Vec<Cache>> = spec
         .layers
@@ -89,6 +90,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
                 .collect()
         })
         .collect();
+    f.b.section("embedding");
     let mut x = embed(&mut f, &tokens);
     let ropes = rope::distinct(spec);
     let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
@@ -104,6 +106,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
             let at = known.unwrap_or_else(|| {
+                f.b.section("rope");
                 let rotation = decode::rotation(&mut f, table, &spec.attention);
                 rotations.push((spec.attention.clone(), rotation));
                 rotations.len() - 1
@@ -176,10 +179,12 @@ pub fn reading(
         let row = f.b.index(row);
         x = f.b.rows(&x, Some(row), Dim::Static(1));
     }
+    f.b.section("head");
     let logits = head::logits(&mut f, &x);
     match reading {
         Reading::Logits => f.result(Role::Logits, logits),
         Reading::Choice => {
+            f.b.section("choice");
             let choice = argmax::choose(&mut f.b, &logits);
             f.result(Role::Choice, choice);
         }
@@ -254,6 +259,7 @@ fn decoder_layer(
             None => x.clone(),
         }
     };
+    f.b.layer_section(layer, "norm");
     let h = normed(
         f,
         x,
@@ -261,7 +267,9 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
+    f.b.layer_section(layer, "attention");
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
+    f.b.layer_section(layer, "norm");
     let a = normed(
         f,
         &a,
@@ -281,7 +289,9 @@ fn decoder_layer(
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
+    f.b.layer_section(layer, "feed-forward");
     let m = mlp::gated(f, layer, &h, gated);
+    f.b.layer_section(layer, "norm");
     let m = normed(
         f,
         &m,
