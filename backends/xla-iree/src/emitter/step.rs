@@ -4,8 +4,8 @@
 //! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
 //! for no head, and no variant of the layers is compiled twice.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
@@ -64,7 +64,22 @@ impl Shape {
 
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
-    let mut f = Function::new(source, shape.name());
+    run(Function::new(source, shape.name()), shape)
+}
+
+/// The name of [`tapped`]'s function.
+pub fn tapped_name(rows: usize) -> String {
+    format!("tapped_{rows}")
+}
+
+/// A chunk, in the general form of every layer, that shows its intermediate results up to the logits.
+pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
+    let f = Function::tapped(source, tapped_name(rows));
+    run(f, Shape::Chunk { rows })
+}
+
+fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
+    let source = f.source;
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
     let per_lane = shape.rows() / shape.lanes();
@@ -83,6 +98,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         })
         .collect();
     let mut x = embed(&mut f, &tokens);
+    f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
     let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
@@ -93,6 +109,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
             .map(|i| tables[i].clone());
         if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
             && lane.rows == 1
+            && !f.is_tapped()
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
@@ -105,6 +122,10 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
             continue;
         }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
+    }
+    if f.is_tapped() {
+        let logits = head::logits(&mut f, &x);
+        f.tap(None, TapPoint::Logits, &logits);
     }
     f.result(Role::Hidden, x);
     for (layer, caches) in caches.into_iter().enumerate() {
@@ -253,6 +274,7 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreAttentionNorm, &h);
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
     let a = normed(
         f,
@@ -261,8 +283,12 @@ fn decoder_layer(
         W::PostAttentionNorm,
         W::PostAttentionNormBias,
     );
+    if spec.post_attention.is_some() {
+        f.tap(Some(layer), TapPoint::PostAttentionNorm, &a);
+    }
     let a = f.b.scale(&a, spec.residual_scale);
     let x = f.b.add(x, &a);
+    f.tap(Some(layer), TapPoint::AttentionResidual, &x);
     let h = normed(
         f,
         &x,
@@ -270,10 +296,12 @@ fn decoder_layer(
         W::PreFeedForwardNorm,
         W::PreFeedForwardNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreFeedForwardNorm, &h);
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
     let m = mlp::gated(f, layer, &h, gated);
+    f.tap(Some(layer), TapPoint::FeedForwardOutput, &m);
     let m = normed(
         f,
         &m,
@@ -281,6 +309,11 @@ fn decoder_layer(
         W::PostFeedForwardNorm,
         W::PostFeedForwardNormBias,
     );
+    if spec.post_feed_forward.is_some() {
+        f.tap(Some(layer), TapPoint::PostFeedForwardNorm, &m);
+    }
     let m = f.b.scale(&m, spec.residual_scale);
-    f.b.add(&x, &m)
+    let x = f.b.add(&x, &m);
+    f.tap(Some(layer), TapPoint::Residual, &x);
+    x
 }
