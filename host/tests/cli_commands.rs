@@ -25,6 +25,7 @@ fn help_reads_well() {
         "inspect",
         "plan",
         "graph",
+        "verify",
         "backends",
         "import",
         "quantize",
@@ -48,7 +49,7 @@ fn the_version_is_the_packages() {
 fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&["completions", shell]);
-        for word in ["generate", "doctor", "prompt-tokens", "packed"] {
+        for word in ["generate", "verify", "doctor", "prompt-tokens", "packed"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

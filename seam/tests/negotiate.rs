@@ -112,6 +112,7 @@ fn device() -> DeviceCapabilities {
         prefill_chunk: 64,
         memory: MemoryInfo::default(),
         codegen_target: None,
+        taps: false,
     }
 }
 

@@ -62,6 +62,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Show the graph of a step that a backend compiles, or what a step costs.
     Graph(GraphArgs),
+    /// Compare a backend's logits with those of one that is trusted: the accuracy gate.
+    Verify(Box<VerifyArgs>),
     /// List the compute backends, their devices and what those can do.
     Backends(JsonArgs),
     /// Turn a GGUF file into a checkpoint folder, without loss.
@@ -86,6 +88,7 @@ impl Command {
             Self::Inspect(a) => a.json,
             Self::Plan(a) => a.json,
             Self::Graph(a) => a.json,
+            Self::Verify(a) => a.json,
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
             Self::Quantize(a) => a.json,
@@ -483,6 +486,102 @@ pub struct GraphArgs {
     /// Device and wishes.
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+const VERIFY_EXAMPLES: &str = "\
+Both sides are given the same tokens, and the logits of every position are compared: most of each prompt
+as prefill, its end as decode steps. Limits depend on precision and cache type; the exit code is 1 where
+one is passed over. The built-in prompts are prose, code, numbers, chat and several languages; a model
+without a tokenizer gets random tokens.
+
+A file of --prompts is one prompt, or several, each after a line `=== NAME` (`=== chat: NAME` for one
+that goes through the chat template).
+
+Examples:
+  # Is the default of this device accurate? If not: which layer, which tensor?
+  halfhitch verify -m smollm2-135m -b xla-iree:local-task --localize
+
+  # What does f16 cost, on texts of one's own?
+  halfhitch verify -m smollm2-135m -b xla-iree:local-task --precision f16 --prompts texts.txt
+
+  # Packed weights against the same dequantised, on one device:
+  halfhitch verify -m smollm2-135m -b xla-iree:local-task --quant packed \\
+      --against xla-iree:local-task --against-quant dequant
+
+  # Keep the record; tighten a limit:
+  halfhitch verify -m smollm2-135m -b xla-iree:local-task --limit kl-mean=1e-9 --record gate.json";
+
+/// `halfhitch verify`.
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+pub struct VerifyArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Device and wishes of the side that is gated.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+
+    /// The side that is trusted: `backend[:driver[:selector]]`.
+    #[arg(
+        long,
+        value_name = "BACKEND",
+        default_value = "reference-cpu",
+        help_heading = "Against what"
+    )]
+    pub against: Selection,
+
+    /// Its precision [default: the device's preference].
+    #[arg(long, value_name = "P", value_parser = values::precision, help_heading = "Against what")]
+    pub against_precision: Option<Precision>,
+
+    /// Its quantised weights: auto, packed or dequant.
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "auto",
+        help_heading = "Against what"
+    )]
+    pub against_quant: QuantMode,
+
+    /// Its model: another form of the same checkpoint (dense, GGUF, other bits) [default: the same].
+    #[arg(long, value_name = "PATH|NAME", help_heading = "Against what")]
+    pub against_model: Option<PathBuf>,
+
+    /// A text file of prompts [default: the built-in ones].
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "tokens",
+        help_heading = "What is run"
+    )]
+    pub prompts: Option<PathBuf>,
+
+    /// A file of token ids, a line a prompt; needs no tokenizer.
+    #[arg(long, value_name = "FILE", help_heading = "What is run")]
+    pub tokens: Option<PathBuf>,
+
+    /// Tokens at each prompt's end that run as decode steps, at most half of it.
+    #[arg(long, value_name = "N", default_value_t = crate::gate::DECODE_STEPS, help_heading = "What is run")]
+    pub decode_steps: usize,
+
+    /// Replace a limit; may be given several times. Names: kl-mean, kl-p999, kl-max (nats), top1,
+    /// clear-top1 (shares), dlogit, dlogit-rms, perplexity (relative), tap (for --localize).
+    #[arg(long, value_name = "NAME=VALUE", value_parser = values::limit, help_heading = "Verdict")]
+    pub limit: Vec<(String, f64)>,
+
+    /// Find the layer and tensor where the two part.
+    #[arg(long, help_heading = "Verdict")]
+    pub localize: bool,
+
+    /// Print one JSON object: the record.
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// Write the record, as JSON, to a file.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub record: Option<PathBuf>,
 }
 
 /// A command whose only choice is its output.

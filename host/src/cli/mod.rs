@@ -27,6 +27,7 @@ mod plugin_manifest;
 mod progress;
 mod prompt;
 mod values;
+mod verify;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -111,6 +112,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
+        Command::Verify(args) => verify::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),

@@ -3,8 +3,8 @@
 //! The cache's capacity and the live context are dimensions known only when the graph runs: one
 //! compiled function serves every context length, and reads no more of a cache than is live.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, QkNorm, QkNormScope};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
 use super::builder::{Builder, Index, Scalar, Value};
 use super::contraction::{project, project_all};
@@ -87,6 +87,9 @@ pub fn attention(
             (id(W::Value), bias(W::ValueBias)),
         ],
     );
+    f.tap(Some(layer), TapPoint::QueryProjection, &q);
+    f.tap(Some(layer), TapPoint::KeyProjection, &k);
+    f.tap(Some(layer), TapPoint::Value, &v);
     let query_norm = [W::QueryNorm, W::QueryNormBias];
     let key_norm = [W::KeyNorm, W::KeyNormBias];
     let mut q = split_heads(f, layer, &q, spec.heads, spec, query_norm);
@@ -95,6 +98,8 @@ pub fn attention(
         q = rope::rotate(&mut f.b, &q, table, rope);
         k = rope::rotate(&mut f.b, &k, table, rope);
     }
+    f.tap(Some(layer), TapPoint::Query, &q);
+    f.tap(Some(layer), TapPoint::Key, &k);
     let v = f.b.reshape(&v, &[rows, spec.kv_heads, spec.head_dim]);
     let new = f.b.concatenate(&[k, v], 1);
     let mut outputs = Vec::with_capacity(lanes.len());
@@ -106,8 +111,11 @@ pub fn attention(
     }
     let joined = f.b.concatenate(&outputs, 0);
     let joined = f.b.reshape(&joined, &[rows, spec.query_width()]);
+    f.tap(Some(layer), TapPoint::AttentionMix, &joined);
     let bias = spec.output_bias.then(|| id(W::OutputBias));
-    project(f, &joined, id(W::Output), bias)
+    let out = project(f, &joined, id(W::Output), bias);
+    f.tap(Some(layer), TapPoint::AttentionOutput, &out);
+    out
 }
 
 /// `[rows, heads, head_dim]`, normed where the layer norms queries and keys.

@@ -4,7 +4,7 @@
 //! session sets each argument by its [`Role`]. Every module of a model takes the same weight
 //! buffers, so they are shared by all.
 
-use halfhitch_seam::{WeightForm, WeightId};
+use halfhitch_seam::{TapSite, WeightForm, WeightId};
 
 use super::tiling::Profile;
 use super::types::Elem;
@@ -61,6 +61,8 @@ pub enum Role {
     Choice,
     /// f32 `[rows, vocabulary]`.
     Logits,
+    /// An intermediate result, f32 `[rows, width]`; only of functions that were asked to show them.
+    Tap(TapSite),
 }
 
 /// One argument or result.

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 pub use contraction::{Representation, choose};
 pub use graph::{Source, shape_of};
 pub use layout::Signature;
-pub use step::{Reading, Rows, Shape, reading_name};
+pub use step::{Reading, Rows, Shape, reading_name, tapped_name};
 pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
@@ -66,6 +66,18 @@ pub fn module(source: Source<'_>, shape: Shape) -> Module {
     }
     text.push_str("}\n");
     Module { text, functions }
+}
+
+/// The module of one function: a chunk of `rows` rows that shows its intermediate results.
+///
+/// # Panics
+/// As [`module`].
+pub fn tapped_module(source: Source<'_>, rows: usize) -> Module {
+    let (body, signature) = step::tapped(source, rows);
+    Module {
+        text: format!("module @{MODULE_NAME} {{\n{body}}}\n"),
+        functions: [(signature.name.clone(), signature)].into(),
+    }
 }
 
 /// The readings that a shape's module has, besides what its step returns.

@@ -6,8 +6,8 @@
 //! of its own, so that a prompt's earlier chunks pay for no head, and no variant of the layers is
 //! compiled twice.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
@@ -71,7 +71,22 @@ impl Shape {
 
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
-    let mut f = Function::new(source, shape.name());
+    run(Function::new(source, shape.name()), shape)
+}
+
+/// The name of [`tapped`]'s function.
+pub fn tapped_name(rows: usize) -> String {
+    format!("tapped_{rows}")
+}
+
+/// A chunk, in the general form of every layer, that shows its intermediate results up to the logits.
+pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
+    let f = Function::tapped(source, tapped_name(rows));
+    run(f, Shape::Chunk { rows })
+}
+
+fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
+    let source = f.source;
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
     let per_lane = shape.rows() / shape.lanes();
@@ -92,6 +107,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         .collect();
     f.b.section("embedding");
     let mut x = embed(&mut f, &tokens);
+    f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
     let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
@@ -102,6 +118,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
             .map(|i| tables[i].clone());
         if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
             && lane.rows == 1
+            && !f.is_tapped()
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
@@ -116,12 +133,16 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
     }
-    if shape.decodes() {
+    if shape.decodes() && !f.is_tapped() {
         let logits = head::logits(&mut f, &x);
         let choice = argmax::choose(&mut f.b, &logits);
         f.result(Role::Choice, choice);
         f.result(Role::Logits, logits);
     } else {
+        if f.is_tapped() {
+            let logits = head::logits(&mut f, &x);
+            f.tap(None, TapPoint::Logits, &logits);
+        }
         f.result(Role::Hidden, x);
     }
     for (layer, caches) in caches.into_iter().enumerate() {
@@ -267,6 +288,7 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreAttentionNorm, &h);
     f.b.layer_section(layer, "attention");
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
     f.b.layer_section(layer, "norm");
@@ -277,8 +299,12 @@ fn decoder_layer(
         W::PostAttentionNorm,
         W::PostAttentionNormBias,
     );
+    if spec.post_attention.is_some() {
+        f.tap(Some(layer), TapPoint::PostAttentionNorm, &a);
+    }
     let a = f.b.scale(&a, spec.residual_scale);
     let x = f.b.add(x, &a);
+    f.tap(Some(layer), TapPoint::AttentionResidual, &x);
     let h = normed(
         f,
         &x,
@@ -286,11 +312,13 @@ fn decoder_layer(
         W::PreFeedForwardNorm,
         W::PreFeedForwardNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreFeedForwardNorm, &h);
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
     f.b.layer_section(layer, "feed-forward");
     let m = mlp::gated(f, layer, &h, gated);
+    f.tap(Some(layer), TapPoint::FeedForwardOutput, &m);
     f.b.layer_section(layer, "norm");
     let m = normed(
         f,
@@ -299,6 +327,11 @@ fn decoder_layer(
         W::PostFeedForwardNorm,
         W::PostFeedForwardNormBias,
     );
+    if spec.post_feed_forward.is_some() {
+        f.tap(Some(layer), TapPoint::PostFeedForwardNorm, &m);
+    }
     let m = f.b.scale(&m, spec.residual_scale);
-    f.b.add(&x, &m)
+    let x = f.b.add(&x, &m);
+    f.tap(Some(layer), TapPoint::Residual, &x);
+    x
 }

@@ -58,5 +58,6 @@ pub fn capabilities(
         prefill_chunk: PREFILL_CHUNK,
         memory,
         codegen_target,
+        taps: true,
     }
 }

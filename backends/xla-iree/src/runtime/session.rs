@@ -3,13 +3,15 @@
 //! A sequence's length changes only when a whole call has succeeded. What a failed or cancelled call
 //! left in a cache lies past the length, where it is overwritten before it is read.
 
+mod tap;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use halfhitch_seam::model::RopeSpec;
 use halfhitch_seam::{
     CancelToken, Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, LogitsRequest,
     ModelSpec, NoObserver, OutputRequest, SeamError, SeamResult, SequenceId, Session, Stage,
-    StepOutput, TokenId,
+    StepOutput, Tap, TokenId,
 };
 use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
 
@@ -478,6 +480,11 @@ impl Session for XlaIreeSession {
         // Steps still refer to the caches of their last run.
         self.steps.release();
         Ok(())
+    }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        self.usable()?;
+        self.tap_tokens(tokens, control)
     }
 }
 
