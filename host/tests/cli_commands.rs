@@ -24,6 +24,7 @@ fn help_reads_well() {
         "chat",
         "inspect",
         "plan",
+        "bench",
         "backends",
         "import",
         "quantize",

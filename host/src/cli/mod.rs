@@ -11,6 +11,7 @@
 
 pub mod args;
 mod backends;
+mod bench;
 mod cache;
 mod chat;
 mod convert;
@@ -109,6 +110,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(args, context),
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),
