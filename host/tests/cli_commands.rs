@@ -26,6 +26,7 @@ fn help_reads_well() {
         "plan",
         "graph",
         "verify",
+        "bench",
         "backends",
         "import",
         "quantize",

@@ -64,6 +64,8 @@ pub enum Command {
     Graph(GraphArgs),
     /// Compare a backend's logits with those of one that is trusted: the accuracy gate.
     Verify(Box<VerifyArgs>),
+    /// Measure how fast a model runs, and how near that is to what memory allows.
+    Bench(BenchArgs),
     /// List the compute backends, their devices and what those can do.
     Backends(JsonArgs),
     /// Turn a GGUF file into a checkpoint folder, without loss.
@@ -89,6 +91,7 @@ impl Command {
             Self::Plan(a) => a.json,
             Self::Graph(a) => a.json,
             Self::Verify(a) => a.json,
+            Self::Bench(a) => a.json || a.one_run,
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
             Self::Quantize(a) => a.json,
@@ -582,6 +585,94 @@ pub struct VerifyArgs {
     /// Write the record, as JSON, to a file.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub record: Option<PathBuf>,
+}
+
+const BENCH_EXAMPLES: &str = "\
+Every combination of --precision, --quant, --threads and --batch is a configuration. Each round
+runs each of them once, in a process of its own: load, a first prompt, everything once untimed
+(--warmup), everything once timed. Printed are medians over the rounds, with the smallest and the
+largest value.
+
+Rates count the tokens of all sequences of a batch. The limit is the bandwidth at which the same
+number of threads reads memory, measured in the same round, over the bytes of weights that a step
+reads: a share near 100 % means that nothing but fewer bytes could make it faster.
+
+Examples:
+  halfhitch bench -m smollm2-135m -b xla-iree:local-task
+  halfhitch bench -m smollm2-135m -b xla-iree:local-task --precision f32,f16 --threads 1,2
+  halfhitch bench -m smollm2-135m --prefill 512 --decode 64 --at 50,1000 --repeats 3 --json";
+
+/// `halfhitch bench`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Compute backend and device: `backend[:driver[:selector]]`.
+    #[arg(short, long, value_name = "BACKEND", default_value = "reference-cpu")]
+    pub backend: Selection,
+
+    /// Precisions of contractions, of f32, f16, bf16 [default: the device's preference].
+    #[arg(long, value_name = "P,..", value_delimiter = ',', value_parser = values::precision, help_heading = "Configurations")]
+    pub precision: Vec<Precision>,
+
+    /// Ways with quantised weights, of auto, packed, dequant.
+    #[arg(
+        long,
+        value_name = "MODE,..",
+        value_delimiter = ',',
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "Configurations"
+    )]
+    pub quant: Vec<QuantMode>,
+
+    /// Numbers of CPU threads [default: all cores].
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = values::threads, help_heading = "Configurations")]
+    pub threads: Vec<NonZeroUsize>,
+
+    /// Numbers of sequences that are decoded together.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = values::positive, help_heading = "Configurations")]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Lengths of prompts, in tokens.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "32,512", value_parser = values::positive, help_heading = "What is measured")]
+    pub prefill: Vec<NonZeroUsize>,
+
+    /// Tokens to decode, after a prompt of 32.
+    #[arg(long, value_name = "N", default_value = "128", value_parser = values::positive, help_heading = "What is measured")]
+    pub decode: NonZeroUsize,
+
+    /// Time a decode step after this many tokens, too.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = values::positive, help_heading = "What is measured")]
+    pub at: Vec<NonZeroUsize>,
+
+    /// Tokens that a sequence may grow to [default: what the model allows].
+    #[arg(long, value_name = "N", value_parser = values::positive, help_heading = "What is measured")]
+    pub context: Option<NonZeroUsize>,
+
+    /// Rounds.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::positive, help_heading = "How often")]
+    pub repeats: NonZeroUsize,
+
+    /// Times that a run does everything before it is timed.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "How often"
+    )]
+    pub warmup: usize,
+
+    /// Print JSON, with every single value.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Be the process of one run: measure the one configuration once and print that as JSON.
+    #[arg(long, hide = true)]
+    pub one_run: bool,
 }
 
 /// A command whose only choice is its output.

@@ -11,6 +11,7 @@
 
 pub mod args;
 mod backends;
+mod bench;
 mod cache;
 mod chat;
 mod convert;
@@ -113,6 +114,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Plan(args) => plan::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
         Command::Verify(args) => verify::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),
