@@ -12,11 +12,11 @@
 use halfhitch_seam::model::{
     AttentionSpec, FeedForward, LayerSpec, NormKind, NormSpec, RopeLayout,
 };
-use halfhitch_seam::{LayerWeight as W, Precision, WeightId};
+use halfhitch_seam::{LayerWeight as W, WeightId};
 
 use super::attention::{Cache, Lane};
 use super::builder::Value;
-use super::contraction::words;
+use super::contraction;
 use super::graph::{Function, Source, layer_weight};
 use super::layout::Layout;
 use super::linalg::Operand;
@@ -48,8 +48,7 @@ pub fn suits(source: Source<'_>, layer: usize, spec: &LayerSpec) -> bool {
         && a.softcap.is_none()
         && a.qk_norm.is_none()
         && !a.output_bias
-        && !mlp.bias
-        && source.plan.precision == Precision::F32;
+        && !mlp.bias;
     plain && matrices(source, layer).is_some()
 }
 
@@ -145,18 +144,18 @@ pub fn layer(
     f.b.layer_section(layer, "norm");
     let (h, factor) = weighed(f, &x, &before, layer_weight(layer, W::PreAttentionNorm));
     f.b.layer_section(layer, "attention");
-    let h = words::prepare(&mut f.b, &h, &qkv);
-    let heads = words::contract(&mut f.b, &h, &qkv, None, profile);
+    let h = contraction::prepare(&mut f.b, &h, &qkv);
+    let heads = contraction::contract_row(&mut f.b, &h, &qkv, None, profile);
     let heads = rotate(f, layer, &heads, &factor, &spec.attention, rotation);
     let mixed = attend(f, &heads, &spec.attention, lane, cache);
-    let mixed = words::prepare(&mut f.b, &mixed, &output);
-    let x = words::contract(&mut f.b, &mixed, &output, Some(&x), profile);
+    let mixed = contraction::prepare(&mut f.b, &mixed, &output);
+    let x = contraction::contract_row(&mut f.b, &mixed, &output, Some(&x), profile);
 
     f.b.layer_section(layer, "norm");
     let (h, factor) = weighed(f, &x, &between, layer_weight(layer, W::PreFeedForwardNorm));
     f.b.layer_section(layer, "feed-forward");
-    let h = words::prepare(&mut f.b, &h, &gate_up);
-    let both = words::contract(&mut f.b, &h, &gate_up, None, profile);
+    let h = contraction::prepare(&mut f.b, &h, &gate_up);
+    let both = contraction::contract_row(&mut f.b, &h, &gate_up, None, profile);
     let width = mlp.intermediate;
     let b = &mut f.b;
     let factor = b.broadcast(&factor, &[], &[width]);
@@ -166,8 +165,8 @@ pub fn layer(
     let up = b.mul(&up, &factor);
     let gate = mlp::activate(b, &gate, mlp.activation);
     let wide = b.mul(&gate, &up);
-    let wide = words::prepare(b, &wide, &down);
-    let x = words::contract(b, &wide, &down, Some(&x), profile);
+    let wide = contraction::prepare(b, &wide, &down);
+    let x = contraction::contract_row(b, &wide, &down, Some(&x), profile);
     b.reshape(&x, &[1, hidden])
 }
 

@@ -110,20 +110,23 @@ pub enum Layout {
     /// The checkpoint's bytes: 4 and 8 bits are nibbles and bytes `[rows, groups, group_size]`, 2 bits
     /// are words `[rows, columns / 16]`; scales and biases `[rows, groups]`; dense weights as they are.
     Stored,
-    /// Packed words with [`BLOCK`] rows interleaved, so that a vector holds the same columns of
-    /// different rows and no sum crosses its lanes: words `[rows / BLOCK, groups, words a group, BLOCK]`,
+    /// Numbers or packed words with [`BLOCK`] rows interleaved, so that a vector holds the same columns of
+    /// different rows and no sum crosses its lanes: numbers `[rows / BLOCK, columns, BLOCK]`, words `[rows / BLOCK, groups, words a group, BLOCK]`,
     /// scales and biases `[rows / BLOCK, groups, BLOCK]`.
     Blocks,
 }
 
 impl Layout {
-    /// The layout for a target. Blocks need whole blocks of rows and values that do not straddle words;
-    /// any other packed weight stays as it is stored.
+    /// The layout for a target. Blocks need whole blocks of rows and packed values that do not straddle
+    /// words; any other weight stays as it is stored.
     pub fn choose(profile: Profile, form: WeightForm, shape: &[usize]) -> Self {
         match (profile, form, shape) {
             (Profile::LlvmCpu { .. }, WeightForm::Affine(scheme), &[rows, _])
                 if rows % BLOCK == 0 && PACKED_BITS.contains(&(scheme.bits.get() as u32)) =>
             {
+                Self::Blocks
+            }
+            (Profile::LlvmCpu { .. }, WeightForm::Dense(_), &[rows, _]) if rows % BLOCK == 0 => {
                 Self::Blocks
             }
             _ => Self::Stored,
@@ -142,7 +145,10 @@ pub fn weight_tensors(form: WeightForm, layout: Layout, shape: &[usize]) -> Vec<
             return vec![WeightTensor {
                 part: WeightPart::Dense,
                 elem: dtype.into(),
-                shape: shape.to_vec(),
+                shape: match (layout, shape) {
+                    (Layout::Blocks, &[rows, columns]) => vec![rows / BLOCK, columns, BLOCK],
+                    _ => shape.to_vec(),
+                },
             }];
         }
         WeightForm::Affine(scheme) => scheme,

@@ -58,6 +58,21 @@ impl Profile {
         })
     }
 
+    /// The contraction of `blocks` blocks of numbers of `columns` columns: loops over block, row, column.
+    /// Several blocks at once as for [`Self::words`], and four columns where they divide.
+    pub fn blocked(self, blocks: usize, columns: usize) -> Option<Tiling> {
+        let Self::LlvmCpu { threads } = self else {
+            return None;
+        };
+        let share = Share::choose(blocks, threads, 4);
+        let unrolled = if columns.is_multiple_of(4) { 4 } else { 1 };
+        Some(Tiling {
+            distribution: vec![share.task, BLOCK, 0],
+            parallel: vec![share.together, BLOCK, 0],
+            reduction: vec![0, 0, unrolled],
+        })
+    }
+
     /// Rebuilding packed values into tiles: loops over block, part of it, group, word, value, row.
     pub fn rebuild(self, values: usize, rows: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {

@@ -86,7 +86,10 @@ fn one(
         .into_iter()
         .map(|tensor| {
             let content = match resident.layout {
-                Layout::Blocks => blocks(&of, resident, tensor.part)?,
+                Layout::Blocks => match resident.form {
+                    WeightForm::Dense(dtype) => numbers(&of, resident, dtype)?,
+                    _ => blocks(&of, resident, tensor.part)?,
+                },
                 Layout::Stored => content(of[0], resident.form, tensor.part)?,
             };
             let dtype = iree_type(tensor.elem);
@@ -117,6 +120,49 @@ fn blocks(of: &[&Weight], resident: &Resident, part: WeightPart) -> SeamResult<B
     } else {
         interleave::<u16>(&rows)
     }
+}
+
+/// Numbers of weights, one below the other, in [`Layout::Blocks`].
+fn numbers(of: &[&Weight], resident: &Resident, dtype: DType) -> SeamResult<Bytes> {
+    match dtype {
+        DType::F32 => interleaved::<f32>(of, resident, |v| v),
+        DType::F16 => interleaved(of, resident, f16::from_f32),
+        DType::BF16 => interleaved(of, resident, bf16::from_f32),
+        other => Err(SeamError::unsupported(format!("weights as {other}"))),
+    }
+}
+
+/// A block is converted at a time, straight to where it stays.
+fn interleaved<T: bytemuck::Pod + Send>(
+    of: &[&Weight],
+    resident: &Resident,
+    to: impl Fn(f32) -> T + Sync,
+) -> SeamResult<Bytes> {
+    let [rows, columns] = resident.shape[..] else {
+        return Err(changed(of[0], resident.form));
+    };
+    let mut out = AlignedBytes::zeroed(rows * columns * size_of::<T>())?;
+    bytemuck::cast_slice_mut::<u8, T>(out.as_mut())
+        .par_chunks_exact_mut(columns * BLOCK)
+        .enumerate()
+        .for_each(|(block, out)| {
+            let (first, end) = (block * BLOCK, (block + 1) * BLOCK);
+            // The parts of the block that come from each weight.
+            for (weight, (start, stop)) in of.iter().zip(resident.ranges()) {
+                let (low, high) = (first.max(start), end.min(stop));
+                if low >= high {
+                    continue;
+                }
+                let values = weight.rows(low - start..high - start).to_f32();
+                for (row, values) in values.chunks_exact(columns).enumerate() {
+                    let lane = low - first + row;
+                    for (at, &value) in out[lane..].iter_mut().step_by(BLOCK).zip(values) {
+                        *at = to(value);
+                    }
+                }
+            }
+        });
+    Ok(Bytes::from_owner(out))
 }
 
 /// Rows of elements, [`BLOCK`] of them interleaved.

@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 use halfhitch_seam::{AffineScheme, WeightForm};
 
-use super::ranges;
+use super::{blocked, ranges};
 use crate::emitter::builder::{Builder, Value};
 use crate::emitter::graph::WeightValue;
 use crate::emitter::layout::BLOCK;
@@ -237,7 +237,10 @@ pub fn multiply(
         panic!("activations of {}", x.ty());
     };
     let tiles = weight.shape[0] / TILE;
-    let weights = tiled_matrix(b, weight, profile);
+    let weights = match weight.form {
+        WeightForm::Affine(_) => tiled_matrix(b, weight, profile),
+        _ => blocked::tiles(b, weight),
+    };
     let x = b.reshape(x, &[rows / TILE, TILE, columns]);
     let x = b.transpose(&x, &[0, 2, 1]);
     let x = b.reshape(&x, &[rows / TILE, columns, TILE, 1]);
