@@ -251,7 +251,7 @@ fn attend(
     // Loop dimensions: kv head, head of the group, context, width.
     let loops: [Dim; 4] = [kv.into(), per_kv.into(), lane.live, width.into()];
     let scores = b.tiled(
-        profile.scores(per_kv, width),
+        profile.scores(width),
         &loops,
         &[operand(&q, &[0, 1, 3]), operand(&keys, &[2, 0, 3])],
         &[0, 1, 2],
@@ -295,7 +295,7 @@ fn attend(
     );
     let loops = [loops[0], loops[1], loops[3], loops[2]];
     let sums = b.tiled(
-        profile.weighted_values(per_kv, width),
+        profile.weighted_values(width),
         &loops,
         &[operand(&shares, &[0, 1, 3]), operand(&values, &[3, 0, 2])],
         &[0, 1, 2],

@@ -135,7 +135,7 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     }
     if shape.decodes() && !f.is_tapped() {
         let logits = head::logits(&mut f, &x);
-        let choice = argmax::choose(&mut f.b, &logits);
+        let choice = argmax::choose(&mut f.b, &logits, source.profile);
         f.result(Role::Choice, choice);
         f.result(Role::Logits, logits);
     } else {
@@ -206,7 +206,7 @@ pub fn reading(
         Reading::Logits => f.result(Role::Logits, logits),
         Reading::Choice => {
             f.b.section("choice");
-            let choice = argmax::choose(&mut f.b, &logits);
+            let choice = argmax::choose(&mut f.b, &logits, source.profile);
             f.result(Role::Choice, choice);
         }
     }

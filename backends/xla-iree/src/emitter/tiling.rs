@@ -83,18 +83,21 @@ impl Profile {
     }
 
     /// Attention scores: loops over kv head, head of the group, context, width.
-    pub fn scores(self, per_kv: usize, width: usize) -> Option<Tiling> {
+    ///
+    /// A task is a head of queries: keys of one kv head come out of the cache for all but the first of its
+    /// group, and few kv heads would leave threads idle.
+    pub fn scores(self, width: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {
-            distribution: vec![1, per_kv, 0, 0],
+            distribution: vec![1, 1, 0, 0],
             parallel: vec![1, 1, 1, 0],
             reduction: vec![0, 0, 0, width],
         })
     }
 
     /// Weighted values: loops over kv head, head of the group, width, context.
-    pub fn weighted_values(self, per_kv: usize, width: usize) -> Option<Tiling> {
+    pub fn weighted_values(self, width: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {
-            distribution: vec![1, per_kv, width, 0],
+            distribution: vec![1, 1, width, 0],
             parallel: vec![1, 1, width, 0],
             reduction: vec![0, 0, 0, 1],
         })
