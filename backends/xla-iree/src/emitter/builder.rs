@@ -224,14 +224,54 @@ impl Builder {
         types: [TensorType; 2],
         text: fmt::Arguments<'_>,
     ) -> (Value, Value) {
+        let mut values = self.emit_all(types.to_vec(), text).into_iter();
+        match (values.next(), values.next()) {
+            (Some(first), Some(second)) => (first, second),
+            _ => unreachable!("two types make two values"),
+        }
+    }
+
+    /// Values of an operation with these results; `text` is what follows the `=`.
+    pub(super) fn emit_all(
+        &mut self,
+        types: Vec<TensorType>,
+        text: fmt::Arguments<'_>,
+    ) -> Vec<Value> {
+        if let [ty] = &types[..] {
+            return vec![self.emit(ty.clone(), text)];
+        }
         let name = format!("%{}", self.fresh_id());
-        self.line(format_args!("{name}:2 = {text}"));
-        let [first, second] = types;
-        let part = |i, ty| Value {
-            name: format!("{name}#{i}"),
-            ty,
-        };
-        (part(0, first), part(1, second))
+        self.line(format_args!("{name}:{} = {text}", types.len()));
+        types
+            .into_iter()
+            .enumerate()
+            .map(|(i, ty)| Value {
+                name: format!("{name}#{i}"),
+                ty,
+            })
+            .collect()
+    }
+
+    /// [`Self::emit_all`] as a kernel of its own from the start, where it has several results: their
+    /// readers would otherwise be fused into it, which its tiling does not survive.
+    pub(super) fn emit_alone(
+        &mut self,
+        types: Vec<TensorType>,
+        text: fmt::Arguments<'_>,
+    ) -> Vec<Value> {
+        if types.len() == 1 {
+            return self.emit_all(types, text);
+        }
+        let name = format!("%{}", self.fresh_id());
+        let list: Vec<_> = types.iter().map(ToString::to_string).collect();
+        let names: Vec<_> = (0..types.len()).map(|i| format!("{name}#{i}")).collect();
+        let (count, list, names) = (types.len(), list.join(", "), names.join(", "));
+        self.emit_all(
+            types,
+            format_args!(
+                "flow.dispatch.region -> ({list}) {{\n      {name}:{count} = {text}\n      flow.return {names} : {list}\n    }}"
+            ),
+        )
     }
 
     /// The run-time sizes of a type's dynamic extents, in order, as operands.

@@ -34,7 +34,7 @@ pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 6;
+pub const EMITTER_VERSION: u32 = 7;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -109,29 +109,47 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     let mut x = embed(&mut f, &tokens);
     f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
-    let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
+    // The residual stream of layers in the short form: a value a lane, in place of `x`.
+    let mut rows: Option<Vec<Value>> = None;
+    let mut rotations: Vec<(AttentionSpec, Vec<Value>)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
         let table = spec
             .attention
             .rope
             .and_then(|r| ropes.iter().position(|known| *known == r))
             .map(|i| tables[i].clone());
-        if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
-            && lane.rows == 1
+        if let Some(table) = &table
+            && shape.decodes()
             && !f.is_tapped()
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
             let at = known.unwrap_or_else(|| {
                 f.b.section("rope");
-                let rotation = decode::rotation(&mut f, table, &spec.attention);
-                rotations.push((spec.attention.clone(), rotation));
+
+                let of_lanes = (0..lanes.len())
+                    .map(|lane| {
+                        let table = f.b.slice(table, 0, lane, lane + 1);
+                        decode::rotation(&mut f, &table, &spec.attention)
+                    })
+                    .collect();
+                rotations.push((spec.attention.clone(), of_lanes));
                 rotations.len() - 1
             });
-            x = decode::layer(&mut f, layer, spec, &x, &rotations[at].1, lane, cache);
+            let xs = rows.take().unwrap_or_else(|| split_rows(&mut f, &x));
+            let turns = &rotations[at].1;
+            rows = Some(decode::layer(
+                &mut f, layer, spec, &xs, turns, &lanes, caches,
+            ));
             continue;
         }
+        if let Some(rows) = rows.take() {
+            x = join_rows(&mut f, &rows);
+        }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
+    }
+    if let Some(rows) = rows {
+        x = join_rows(&mut f, &rows);
     }
     if shape.decodes() && !f.is_tapped() {
         let logits = head::logits(&mut f, &x);
@@ -151,6 +169,31 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
         }
     }
     f.finish()
+}
+
+/// The rows of f32 `[rows, width]`, each `[width]`.
+fn split_rows(f: &mut Function<'_>, x: &Value) -> Vec<Value> {
+    let [rows, width] = x.sizes()[..] else {
+        panic!("rows of {}", x.ty());
+    };
+    (0..rows)
+        .map(|row| {
+            let x = f.b.slice(x, 0, row, row + 1);
+            f.b.reshape(&x, &[width])
+        })
+        .collect()
+}
+
+/// What [`split_rows`] took apart.
+fn join_rows(f: &mut Function<'_>, rows: &[Value]) -> Value {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let width = row.sizes()[0];
+            f.b.reshape(row, &[1, width])
+        })
+        .collect();
+    f.b.concatenate(&rows, 0)
 }
 
 /// Which rows of the residual stream are read.

@@ -4,45 +4,71 @@
 //! result needs no reordering of additions; narrower numbers are widened as they are read, which is
 //! exact. Activations stay f32.
 
+use std::fmt::Write;
+
 use crate::emitter::builder::{Builder, Value};
 use crate::emitter::graph::WeightValue;
 use crate::emitter::layout::BLOCK;
 use crate::emitter::tiling::Profile;
 use crate::emitter::types::{Elem, TensorType};
 
-use super::words::TILE;
+use super::words::{TILE, outs, results, targets, yielded};
 
-/// f32 `x` `[columns]` times the weight, added onto `onto` where there is one: f32 `[rows]`.
+/// Each of several f32 rows `[columns]` times the weight, added onto what `onto` has for each where there
+/// is one: f32 `[rows]` each. A number is widened once for all of them.
 pub fn contract(
     b: &mut Builder,
-    x: &Value,
+    xs: &[&Value],
     weight: &WeightValue,
-    onto: Option<&Value>,
+    onto: Option<&[Value]>,
     profile: Profile,
-) -> Value {
+) -> Vec<Value> {
     let numbers = &weight.tensors[0];
     let blocks = weight.shape[0] / BLOCK;
     let out = TensorType::fixed(Elem::F32, &[blocks, BLOCK]);
-    let target = match onto {
-        Some(onto) => b.reshape(onto, &[blocks, BLOCK]),
-        None => b.zeros(&out),
-    };
+    let targets = targets(b, xs.len(), onto, &out);
     let elem = numbers.elem();
-    let (widened, value) = widen(elem, "%w");
-    let tiling = profile.blocked(blocks, weight.shape[1]);
+    let (mut lines, value) = widen(elem, "%w");
+    let map = |dims: &str| format!("affine_map<(n, t, k) -> ({dims})>");
+    let mut maps = vec![map("n, k, t")];
+    maps.extend(xs.iter().map(|_| map("k")));
+    maps.extend(xs.iter().map(|_| map("n, t")));
+    let mut block = format!("%w: {elem}");
+    for row in 0..xs.len() {
+        let _ = write!(block, ", %x{row}: f32");
+    }
+    for row in 0..xs.len() {
+        let _ = write!(block, ", %out{row}: f32");
+        let _ = writeln!(lines, "      %p{row} = arith.mulf {value}, %x{row} : f32");
+        let _ = writeln!(lines, "      %y{row} = arith.addf %out{row}, %p{row} : f32");
+    }
+    let names: Vec<_> = [numbers]
+        .iter()
+        .chain(xs)
+        .map(ToString::to_string)
+        .collect();
+    let types: Vec<_> = [numbers]
+        .iter()
+        .chain(xs)
+        .map(|v| v.ty().to_string())
+        .collect();
+    let tiling = profile.blocked(blocks, weight.shape[1], xs.len());
     let tiling = tiling.map_or(String::new(), |t| t.to_string());
     let text = format!(
-        "linalg.generic {{indexing_maps = [affine_map<(n, t, k) -> (n, k, t)>, affine_map<(n, t, k) -> (k)>, affine_map<(n, t, k) -> (n, t)>], iterator_types = [\"parallel\", \"parallel\", \"reduction\"]}} ins({numbers}, {x} : {}, {}) outs({target} : {out}) {tiling}{{
-    ^bb0(%w: {elem}, %x: f32, %out: f32):
-{widened}      %p = arith.mulf {value}, %x : f32
-      %y = arith.addf %out, %p : f32
-      linalg.yield %y : f32
-    }} -> {out}",
-        numbers.ty(),
-        x.ty(),
+        "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\"]}} ins({} : {}) {}{tiling}{{
+    ^bb0({block}):
+{lines}{}    }} -> {}",
+        maps.join(", "),
+        names.join(", "),
+        types.join(", "),
+        outs(&targets, &out),
+        yielded(xs.len()),
+        results(xs.len(), &out),
     );
-    let y = b.emit(out, format_args!("{text}"));
-    b.reshape(&y, &[weight.shape[0]])
+    let ys = b.emit_alone(vec![out; xs.len()], format_args!("{text}"));
+    ys.iter()
+        .map(|y| b.reshape(y, &[weight.shape[0]]))
+        .collect()
 }
 
 /// The weight as an f32 matrix `[rows, columns]`.

@@ -3,8 +3,8 @@
 //! | weight | layout | rows | representation | why |
 //! | --- | --- | --- | --- | --- |
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
-//! | dense | blocks | 1 | [`blocked`] | rows across vector lanes: at the limit of memory in f32, near it in f16 |
-//! | packed | blocks | 1 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
+//! | dense | blocks | up to 8 | [`blocked`] | rows across vector lanes: at the limit of memory in f32, near it in f16 |
+//! | packed | blocks | up to 8 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
 //! | any | blocks | tiles of 16 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | any | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
@@ -46,8 +46,8 @@ pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
     let tiles = rows.is_multiple_of(words::TILE);
     match (form, layout) {
         (_, Layout::Blocks) if tiles => Representation::Tiles,
-        (_, Layout::Blocks) if rows > 1 => Representation::Expand,
-        (_, Layout::Blocks) => Representation::Interleaved,
+        (_, Layout::Blocks) if rows <= MOST_ROWS => Representation::Interleaved,
+        (_, Layout::Blocks) => Representation::Expand,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
@@ -102,10 +102,15 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
             fused::contract(&mut f.b, &x, weight.form, &weight.tensors, shape)
         }
         Representation::Interleaved => {
-            let x = f.b.reshape(x, &shape[1..]);
-            let x = prepare(&mut f.b, &x, &weight);
-            let y = contract_row(&mut f.b, &x, &weight, None, f.source.profile);
-            f.b.reshape(&y, &[1, shape[0]])
+            let xs: Vec<_> = (0..rows)
+                .map(|row| {
+                    let x = f.b.slice(x, 0, row, row + 1);
+                    prepare(&mut f.b, &x, &weight)
+                })
+                .collect();
+            let ys = contract_rows(&mut f.b, &xs, &weight, None, f.source.profile);
+            let ys: Vec<_> = ys.iter().map(|y| f.b.reshape(y, &[1, shape[0]])).collect();
+            f.b.concatenate(&ys, 0)
         }
         Representation::Expand => {
             let matrix = match weight.layout {
@@ -141,18 +146,42 @@ pub fn prepare(b: &mut Builder, x: &Value, weight: &WeightValue) -> Prepared {
     }
 }
 
-/// The product with an interleaved weight, added onto `onto` where there is one: f32 `[rows]`.
-pub fn contract_row(
+/// Rows of activations, at most, that one contraction with an interleaved weight takes: each needs up to
+/// three of the 32 buffers that a kernel may have.
+pub const MOST_ROWS: usize = 8;
+
+/// The product of each row with an interleaved weight, added onto what `onto` has for each where there
+/// is one: f32 `[rows]` each.
+pub fn contract_rows(
     b: &mut Builder,
-    x: &Prepared,
+    xs: &[Prepared],
     weight: &WeightValue,
-    onto: Option<&Value>,
+    onto: Option<&[Value]>,
     profile: Profile,
-) -> Value {
-    match x {
-        Prepared::Plain(x) => blocked::contract(b, x, weight, onto, profile),
-        Prepared::Words(x) => words::contract(b, x, weight, onto, profile),
+) -> Vec<Value> {
+    // A kernel of several results cannot begin with what others hold.
+    if let Some(onto) = onto.filter(|onto| onto.len() > 1) {
+        let ys = contract_rows(b, xs, weight, None, profile);
+        return ys.iter().zip(onto).map(|(y, x)| b.add(x, y)).collect();
     }
+    if let WeightForm::Affine(_) = weight.form {
+        let xs: Vec<_> = xs
+            .iter()
+            .map(|x| match x {
+                Prepared::Words(x) => x,
+                Prepared::Plain(x) => panic!("{x} is not made ready for packed words"),
+            })
+            .collect();
+        return words::contract(b, &xs, weight, onto, profile);
+    }
+    let xs: Vec<_> = xs
+        .iter()
+        .map(|x| match x {
+            Prepared::Plain(x) => x,
+            Prepared::Words(_) => panic!("activations made ready for packed words"),
+        })
+        .collect();
+    blocked::contract(b, &xs, weight, onto, profile)
 }
 
 /// Where each of `rows` rows begins and ends when they lie one below the other.
