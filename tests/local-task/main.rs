@@ -2,6 +2,7 @@
 //!
 //! Compiled modules are kept in the target folder, so that a second run compiles nothing.
 
+mod gate;
 #[cfg(feature = "models")]
 mod models;
 mod real_model;
