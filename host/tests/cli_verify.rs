@@ -49,7 +49,7 @@ fn other_weights_fail_with_the_limit_and_the_place() {
         .find(|l| l.starts_with("FAIL  kl-max of prefill is "));
     let line = line.unwrap_or_else(|| panic!("{out}"));
     assert!(
-        line.contains("over the limit of 1.00e-6 at `random "),
+        line.contains("over the limit of 1.00e-8 at `random "),
         "{line}"
     );
     assert!(out.trim_end().ends_with("limits exceeded"), "{out}");

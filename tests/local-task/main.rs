@@ -4,6 +4,7 @@
 
 mod checkpoints;
 mod growth;
+mod gate;
 #[cfg(feature = "models")]
 mod models;
 mod real_model;
