@@ -212,7 +212,7 @@ impl Engine {
 }
 
 /// Bytes of weights between two times that pages are given back.
-const RELEASE_EVERY: u64 = 32 << 20;
+const RELEASE_EVERY: u64 = 8 << 20;
 
 /// Passes events on, and gives the checkpoint's pages back as weights are brought up: those that a
 /// backend copied need not be in memory twice, and those that it uses in place come back by themselves.

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
 use tempfile::TempDir;
 
-const PREFIX: &str = "halfhitch-compile-";
+/// Not the name that versions used which did not lock: theirs must not be taken for left behind.
+const PREFIX: &str = "halfhitch-work-";
 /// A folder with a log that an error names. Nobody deletes it.
 const KEPT: &str = "halfhitch-log-";
 /// How often a folder is made anew because it was taken for left behind before it was locked.
