@@ -58,8 +58,10 @@ mod graph;
 pub mod model;
 mod plan;
 pub mod quant;
+mod representation;
 mod session;
 mod tensor;
+mod tune;
 mod weights;
 
 pub use artifact_cache::{CacheAction, CacheEntry, CacheReport};
@@ -79,11 +81,15 @@ pub use plan::{
     Size, negotiate,
 };
 pub use quant::{AffineScheme, Bits, GroupSize};
+pub use representation::{
+    PlannedRepresentation, RepresentationName, RepresentationSupport, StepRows,
+};
 pub use session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
 pub use tensor::Tensor;
+pub use tune::{Measured, TuneReport, TuneRequest, TuneResult, TunedContraction};
 pub use weights::{
     AffineTensor, Weight, WeightForm, WeightInfo, WeightManifest, Weights, check_weights,
 };

@@ -79,7 +79,7 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
         "another ABI in the manifest",
         |f| f.edit(|m| m.abi = (9, 0)),
         ErrorCode::Incompatible,
-        "plugin ABI 9.0, this host has 1.0",
+        "plugin ABI 9.0, this host has 1.1",
     ),
     (
         "world-writable library",
@@ -131,7 +131,7 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
         "another ABI in the library",
         |f| f.replace_library_with_c(&support::header_in_c(7, support::TARGET, 0)),
         ErrorCode::Incompatible,
-        "plugin ABI 7.0, this host has 1.0",
+        "plugin ABI 7.0, this host has 1.1",
     ),
     (
         "another target in the library",

@@ -26,6 +26,7 @@ mod plan;
 mod plugin_manifest;
 mod progress;
 mod prompt;
+mod tune;
 mod values;
 
 use std::io::Write as _;
@@ -111,6 +112,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
+        Command::Tune(args) => tune::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),

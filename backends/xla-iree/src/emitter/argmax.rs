@@ -12,6 +12,7 @@ const BLOCK: usize = 128;
 /// i32 `[rows, 2]` of f32 logits `[rows, vocabulary]`: the choice, and how many of the row's logits
 /// are not finite. With any such the choice means nothing.
 pub fn choose(b: &mut Builder, logits: &Value) -> Value {
+    b.section("choice");
     let [rows, vocabulary] = logits.sizes()[..] else {
         panic!("logits of {}", logits.ty());
     };

@@ -1,6 +1,6 @@
 //! A function of a model under construction: the builder, the model, and the arguments so far.
 
-use halfhitch_seam::{ExecutionPlan, LayerWeight, ModelSpec, WeightForm, WeightId};
+use halfhitch_seam::{ExecutionPlan, LayerWeight, ModelSpec, StepRows, WeightForm, WeightId};
 
 use super::builder::{Builder, Scalar, Value};
 use super::layout::{Layout, Role, Signature, Slot};
@@ -28,6 +28,8 @@ pub struct WeightValue {
     pub shape: Vec<usize>,
     /// How its tensors lie.
     pub layout: Layout,
+    /// Tasks that a contraction of one row is cut into, where that was measured.
+    pub tasks: Option<usize>,
     /// Its tensors, in the order of [`weight_tensors`].
     pub tensors: Vec<Value>,
 }
@@ -36,6 +38,8 @@ pub struct WeightValue {
 pub struct Function<'a> {
     /// Model and plan.
     pub source: Source<'a>,
+    /// The kind of step that it is a part of.
+    pub rows: StepRows,
     /// The body.
     pub b: Builder,
     name: String,
@@ -50,6 +54,7 @@ impl<'a> Function<'a> {
         let name = name.into();
         Self {
             source,
+            rows: StepRows::One,
             b: Builder::new(name.clone()),
             name,
             arguments: Vec::new(),
@@ -114,6 +119,7 @@ impl<'a> Function<'a> {
             form: resident.form,
             shape: resident.shape.clone(),
             layout: resident.layout,
+            tasks: resident.tasks,
             tensors,
         };
         self.weights.push((id, value.clone()));

@@ -4,12 +4,13 @@
 //! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
 //! for no head, and no variant of the layers is compiled twice.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
+use halfhitch_seam::{LayerWeight, StepRows};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
 use super::builder::Value;
+use super::contraction::choice::step_rows;
 use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
@@ -65,13 +66,13 @@ impl Shape {
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
     let mut f = Function::new(source, shape.name());
+    f.rows = step_rows(shape.rows(), shape.lanes());
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
     let per_lane = shape.rows() / shape.lanes();
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
-    f.b.section("rope");
     let tables = rope_rows(&mut f, &lanes);
     let mut caches: Vec<Vec<Cache>> = spec
         .layers
@@ -83,7 +84,6 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
                 .collect()
         })
         .collect();
-    f.b.section("embedding");
     let mut x = embed(&mut f, &tokens);
     let ropes = rope::distinct(spec);
     let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
@@ -99,7 +99,6 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
             let at = known.unwrap_or_else(|| {
-                f.b.section("rope");
                 let rotation = decode::rotation(&mut f, table, &spec.attention);
                 rotations.push((spec.attention.clone(), rotation));
                 rotations.len() - 1
@@ -159,6 +158,10 @@ pub fn reading(
     reading: Reading,
 ) -> (String, Signature) {
     let mut f = Function::new(source, reading_name(shape, rows, reading));
+    f.rows = match rows {
+        Rows::One => StepRows::One,
+        Rows::All => step_rows(shape.rows(), shape.lanes()),
+    };
     let hidden = source.spec.hidden_size;
     let dims: [Dim; 2] = [shape.rows().into(), hidden.into()];
     let mut x = f.argument(Role::Hidden, Elem::F32, &dims);
@@ -167,12 +170,10 @@ pub fn reading(
         let row = f.b.index(row);
         x = f.b.rows(&x, Some(row), Dim::Static(1));
     }
-    f.b.section("head");
     let logits = head::logits(&mut f, &x);
     match reading {
         Reading::Logits => f.result(Role::Logits, logits),
         Reading::Choice => {
-            f.b.section("choice");
             let choice = argmax::choose(&mut f.b, &logits);
             f.result(Role::Choice, choice);
         }
@@ -196,6 +197,7 @@ fn make_lane(f: &mut Function<'_>, lane: usize, rows: usize) -> Lane {
 
 /// Every rope's table rows for the step, `[rows, 2, dims]`.
 fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
+    f.b.section("rope");
     let ropes = rope::distinct(f.source.spec);
     ropes
         .iter()
@@ -259,7 +261,6 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
-    f.b.layer_section(layer, "attention");
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
     f.b.layer_section(layer, "norm");
     let a = normed(
@@ -281,7 +282,6 @@ fn decoder_layer(
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
-    f.b.layer_section(layer, "feed-forward");
     let m = mlp::gated(f, layer, &h, gated);
     f.b.layer_section(layer, "norm");
     let m = normed(

@@ -44,8 +44,11 @@ impl Profile {
     /// The blocked contraction of `blocks` blocks: loops over block, row, group, word.
     ///
     /// A word at a time: four at once spill registers and are four times slower.
-    pub fn words(self, blocks: usize) -> Option<Tiling> {
-        let tasks = self.tasks(blocks)?;
+    ///
+    /// `tasks` is how many it is cut into, where that was measured.
+    pub fn words(self, blocks: usize, tasks: Option<usize>) -> Option<Tiling> {
+        let usual = self.tasks(blocks)?;
+        let tasks = tasks.unwrap_or(usual).clamp(1, blocks.max(1));
         Some(Tiling {
             distribution: vec![blocks.div_ceil(tasks), BLOCK, 0, 0],
             parallel: vec![1, BLOCK, 0, 0],
@@ -71,6 +74,24 @@ impl Profile {
         } else {
             (2 * threads).max(8)
         })
+    }
+
+    /// Numbers of tasks that are worth measuring for a contraction of `blocks` blocks besides the usual
+    /// one: few, one a thread and several, each cut differently.
+    pub fn task_counts(self, blocks: usize) -> Vec<usize> {
+        let (Self::LlvmCpu { threads }, Some(usual)) = (self, self.tasks(blocks)) else {
+            return Vec::new();
+        };
+        let cut = |tasks: usize| blocks.div_ceil(tasks.clamp(1, blocks.max(1)));
+        let mut known = vec![cut(usual)];
+        let mut counts = vec![1];
+        counts.extend([1, 2, 4, 8].map(|each| each * threads));
+        counts.retain(|&tasks| {
+            let new = tasks <= blocks && !known.contains(&cut(tasks));
+            known.push(cut(tasks));
+            new
+        });
+        counts
     }
 
     /// Rebuilding packed values into tiles: loops over block, part of it, group, word, value, row.
@@ -109,10 +130,19 @@ mod tests {
     fn measured_shapes_get_their_measured_tiles() {
         let cpu = Profile::LlvmCpu { threads: 2 };
         for (blocks, each) in [(15, 4), (9, 3), (48, 12), (768, 96), (1, 1)] {
-            assert_eq!(cpu.words(blocks).unwrap().distribution[0], each, "{blocks}");
+            assert_eq!(
+                cpu.words(blocks, None).unwrap().distribution[0],
+                each,
+                "{blocks}"
+            );
         }
+        assert_eq!(cpu.words(48, Some(2)).unwrap().distribution[0], 24);
         let many = Profile::LlvmCpu { threads: 32 };
-        assert_eq!(many.words(768).unwrap().distribution[0], 12);
-        assert_eq!(Profile::Portable.words(15), None);
+        assert_eq!(many.words(768, None).unwrap().distribution[0], 12);
+        assert_eq!(Profile::Portable.words(15, None), None);
+        // 15 blocks are cut into fours as it is; 1, 2, 8 and 16 tasks cut them otherwise, 16 too fine.
+        assert_eq!(cpu.task_counts(15), [1, 2, 8]);
+        assert!(cpu.task_counts(1).is_empty());
+        assert!(Profile::Portable.task_counts(15).is_empty());
     }
 }

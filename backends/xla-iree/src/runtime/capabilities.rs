@@ -58,5 +58,7 @@ pub fn capabilities(
         prefill_chunk: PREFILL_CHUNK,
         memory,
         codegen_target,
+        representations: Vec::new(),
+        tuned: Vec::new(),
     }
 }

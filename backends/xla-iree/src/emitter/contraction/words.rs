@@ -124,7 +124,7 @@ pub fn contract(
         .collect();
     let names: Vec<_> = inputs.iter().map(ToString::to_string).collect();
     let types: Vec<_> = inputs.iter().map(|v| v.ty().to_string()).collect();
-    let tiling = profile.words(blocks);
+    let tiling = profile.words(blocks, weight.tasks);
     let tiling = tiling.map_or(String::new(), |t| t.to_string());
     let text = format!(
         "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\", \"reduction\"]}} ins({} : {}) outs({target} : {out}) {tiling}{{\n{}    }} -> {out}",
