@@ -43,10 +43,10 @@ chat: model plugins ## set everything up and talk with the model
 test: ## set everything up and run all tests
 	@tests/tools/test.sh
 
-test-models: ## the same, and a choice of the suite's models on the IREE backend (half an hour, the first time)
+test-models: ## the same, and more models on the IREE backend: all checkpoints narrow, every feature (ten minutes more)
 	@tests/tools/test.sh --features halfhitch-local-task-tests/models
 
-test-full: ## the same, and all of the suite's models on the IREE backend (hours, the first time)
+test-full: ## the same, and all of the suite's models on the IREE backend (an hour more, the first time)
 	@HALFHITCH_SUITE=full tests/tools/test.sh --features halfhitch-local-task-tests/models
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs

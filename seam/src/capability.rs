@@ -109,6 +109,9 @@ pub struct DeviceCapabilities {
     /// What was measured on the device before.
     #[serde(default)]
     pub tuned: Vec<TunedContraction>,
+    /// Whether [`Session::tap`](crate::Session::tap) works.
+    #[serde(default)]
+    pub taps: bool,
 }
 
 impl DeviceCapabilities {

@@ -93,6 +93,8 @@ pub enum Stage {
     Convert,
     /// Measuring alternatives; counted in measurements.
     Tune,
+    /// Comparing two backends; counted in tokens.
+    Compare,
 }
 
 impl Stage {
@@ -104,6 +106,7 @@ impl Stage {
             Self::Prefill => "reading the prompt",
             Self::Convert => "converting",
             Self::Tune => "measuring",
+            Self::Compare => "comparing",
         }
     }
 }

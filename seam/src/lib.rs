@@ -32,8 +32,10 @@
 //!    [`ExecutionPlan::kv_dtype`].
 //! 3. In the session, keep a cache a sequence. Positions count from 0 in each. `truncate` forgets,
 //!    and must leave no trace in later results.
-//! 4. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
-//! 5. Ship it as a plugin: a `cdylib` that depends on this crate with the feature `abi`, built with
+//! 4. Where it is not much work, offer [`Session::tap`] (and say so in the capabilities): `verify
+//!    --localize` then names the tensor that is wrong, and not only the layer.
+//! 5. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
+//! 6. Ship it as a plugin: a `cdylib` that depends on this crate with the feature `abi`, built with
 //!    unwinding panics, and calls `export_plugin!` (the `abi` page); beside the library lies a manifest,
 //!    `NAME.plugin.json`, one JSON object: `name` (what [`BackendIdentity::name`] says), `driver`,
 //!    `library` (its file name), `version`, `abi` (`[major, minor]`), `target` (the triple),
@@ -60,6 +62,7 @@ mod plan;
 pub mod quant;
 mod representation;
 mod session;
+mod tap;
 mod tensor;
 mod tune;
 mod weights;
@@ -88,6 +91,7 @@ pub use session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
+pub use tap::{Tap, TapPoint, TapSite};
 pub use tensor::Tensor;
 pub use tune::{Measured, TuneReport, TuneRequest, TuneResult, TunedContraction};
 pub use weights::{

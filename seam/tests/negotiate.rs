@@ -115,6 +115,7 @@ fn device() -> DeviceCapabilities {
         codegen_target: None,
         representations: Vec::new(),
         tuned: Vec::new(),
+        taps: false,
     }
 }
 

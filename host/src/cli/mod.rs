@@ -11,6 +11,7 @@
 
 pub mod args;
 mod backends;
+mod bench;
 mod cache;
 mod chat;
 mod convert;
@@ -28,6 +29,7 @@ mod progress;
 mod prompt;
 mod tune;
 mod values;
+mod verify;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -113,6 +115,8 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Plan(args) => plan::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
         Command::Tune(args) => tune::run(&args, context),
+        Command::Verify(args) => verify::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),

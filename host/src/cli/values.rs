@@ -118,6 +118,15 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A limit of the gate. Which names there are, the gate knows.
+pub fn limit(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = pair(text).map_err(|_| "NAME=VALUE is wanted".to_string())?;
+    match value.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok((name, value)),
+        _ => Err(format!("`{value}` is not a number from 0 up")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -193,6 +193,15 @@ impl Engine {
         self.session.plan()
     }
 
+    /// The open session by itself, without a sequence, and what opening it took.
+    ///
+    /// # Errors
+    /// What [`Session::release`] says.
+    pub fn into_session(mut self) -> SeamResult<(Box<dyn Session>, LoadTimings)> {
+        self.session.release(self.sequence.id())?;
+        Ok((self.session, self.load))
+    }
+
     /// Generates what follows `prompt`. What the prompt has in common with the last one and its answer
     /// is not run again.
     ///

@@ -14,7 +14,7 @@ use super::log::LogSink;
 use super::module::{Handle, PluginModuleRef};
 use super::wire::{
     WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireResult, WireStep,
-    from_json, from_wire, to_json, weights_to_wire,
+    WireTap, from_json, from_wire, to_json, weights_to_wire,
 };
 use super::{STAGE_NOTE, STAGES};
 use crate::artifact_cache::{CacheAction, CacheReport};
@@ -28,6 +28,7 @@ use crate::session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
+use crate::tap::Tap;
 use crate::tune::{TuneReport, TuneRequest};
 
 /// Loads a plugin and makes its backend. The library stays loaded for the life of the process.
@@ -276,6 +277,22 @@ impl Session for PluginSession {
 
     fn release(&mut self, sequence: SequenceId) -> SeamResult<()> {
         from_wire(self.backend.module.release()(self.handle, sequence.0))
+    }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        let Some(tap) = self.backend.module.tap() else {
+            return Err(SeamError::unsupported(
+                "this plugin was built before backends could show intermediate results",
+            )
+            .hint("rebuild it with this version of halfhitch"));
+        };
+        let observer = observer(control);
+        let control = WireControl {
+            cancel: flag(control.cancel),
+            observer: &observer,
+        };
+        let taps = from_wire(tap(self.handle, RSlice::from_slice(tokens), control))?;
+        taps.into_iter().map(WireTap::into_tap).collect()
     }
 }
 

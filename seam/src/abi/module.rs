@@ -10,7 +10,7 @@ use abi_stable::std_types::{RSlice, RStr, RString, RVec};
 
 use super::log::LogSink;
 use super::wire::{
-    WireControl, WireDecode, WireOpen, WireOutput, WireResult, WireStep, WireTokens,
+    WireControl, WireDecode, WireOpen, WireOutput, WireResult, WireStep, WireTap, WireTokens,
 };
 
 /// A backend or session inside the plugin. Opaque to the host, which gives it back with the matching
@@ -74,6 +74,9 @@ pub struct PluginModule {
     /// Does a [`TuneRequest`](crate::TuneRequest), given and answered as JSON. Since 1.1.
     #[sabi(missing_field(option))]
     pub tune: extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>,
+    /// Intermediate results of a sequence of its own. Since 1.1.
+    #[sabi(missing_field(option))]
+    pub tap: extern "C" fn(Handle, WireTokens<'_>, WireControl<'_>) -> WireResult<RVec<WireTap>>,
 }
 
 impl RootModule for PluginModuleRef {

@@ -8,6 +8,7 @@ mod report;
 pub mod stats;
 pub mod target;
 pub mod tool;
+mod work;
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 pub use cache::{Cache, Entry};
 pub use target::Target;
 pub use tool::{Places, Tool};
+use work::WorkFolder;
 
 /// How often a waiting caller hears that work goes on.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -225,7 +227,7 @@ impl Compiler {
             }
             Ok(())
         };
-        let folder = scratch()?;
+        let folder = WorkFolder::new()?;
         let dumps = folder.path().join("phases");
         let mut target = target.clone();
         target.flags.extend([
@@ -261,7 +263,7 @@ impl Compiler {
         key: &str,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
-        let folder = scratch()?;
+        let folder = WorkFolder::new()?;
         let input = folder.path().join("graph.mlir");
         let output = folder.path().join("module.vmfb");
         let log = folder.path().join("compile.log");
@@ -287,7 +289,7 @@ impl Compiler {
     }
 
     /// Keeps the log of a failure where the error says: in the cache, else where it is.
-    fn keep_log(&self, error: SeamError, folder: tempfile::TempDir, key: &str) -> SeamError {
+    fn keep_log(&self, error: SeamError, folder: WorkFolder, key: &str) -> SeamError {
         let log = folder.path().join("compile.log");
         let advice = match &error.hint {
             Some(hint) if !hint.contains("log") => format!("{hint}; "),
@@ -303,16 +305,6 @@ impl Compiler {
             }
         }
     }
-}
-
-fn scratch() -> SeamResult<tempfile::TempDir> {
-    tempfile::Builder::new()
-        .prefix("halfhitch-compile-")
-        .tempdir()
-        .map_err(|e| {
-            SeamError::new(ErrorCode::Io, format!("no temporary folder: {e}"))
-                .hint("free some space, or set TMPDIR to another folder")
-        })
 }
 
 fn note(control: &Control<'_>, text: &str) {

@@ -244,15 +244,11 @@ fn attend(
     let per_kv = spec.heads / kv;
     let q = b.slice(heads, 0, 0, spec.heads);
     let q = b.reshape(&q, &[kv, per_kv, width]);
-    let mut place = |into: &mut Value, first: usize| {
-        let new = b.slice(heads, 0, first, first + kv);
-        let new = b.convert(&new, stored);
-        let new = b.reshape(&new, &[1, kv, width]);
-        *into = b.write_rows(&new, into, lane.start);
-        b.rows(into, None, lane.live)
-    };
-    let keys = place(&mut cache.keys, spec.heads);
-    let values = place(&mut cache.values, spec.heads + kv);
+    let new = b.slice(heads, 0, spec.heads, spec.heads + 2 * kv);
+    let new = b.reshape(&new, &[1, 2 * kv, width]);
+    cache.write(b, &new, lane.start);
+    let keys = cache.keys(b, lane.live);
+    let values = cache.values(b, lane.live);
     let operand = |value, dims| Operand { value, dims };
     // Loop dimensions: kv head, head of the group, context, width.
     let loops: [Dim; 4] = [kv.into(), per_kv.into(), lane.live, width.into()];

@@ -4,19 +4,10 @@
 //! session sets each argument by its [`Role`]. Every module of a model takes the same weight
 //! buffers, so they are shared by all.
 
-use halfhitch_seam::{WeightForm, WeightId};
+use halfhitch_seam::{TapSite, WeightForm, WeightId};
 
 use super::tiling::Profile;
 use super::types::Elem;
-
-/// Key or value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CachePart {
-    /// Rotated keys.
-    Key,
-    /// Values.
-    Value,
-}
 
 /// A tensor of a resident weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,15 +37,14 @@ pub enum Role {
         /// Index into [`super::rope::distinct`].
         index: usize,
     },
-    /// One layer's keys or values of one lane, `[capacity, kv_heads, head_dim]`: as an argument
-    /// before the step, as a result after it. Updated in place.
+    /// One layer's rotated keys and its values of one lane, `[capacity, 2 * kv_heads, head_dim]`, a
+    /// position's keys before its values: as an argument before the step, as a result after it.
+    /// Updated in place.
     Cache {
         /// Which lane.
         lane: usize,
         /// Which layer.
         layer: usize,
-        /// Which half.
-        part: CachePart,
     },
     /// A resident weight's tensor. Never written.
     Weight {
@@ -71,6 +61,8 @@ pub enum Role {
     Choice,
     /// f32 `[rows, vocabulary]`.
     Logits,
+    /// An intermediate result, f32 `[rows, width]`; only of functions that were asked to show them.
+    Tap(TapSite),
 }
 
 /// One argument or result.
@@ -110,7 +102,7 @@ pub struct WeightTensor {
 pub const PACKED_BITS: [u32; 3] = [2, 4, 8];
 
 /// Rows of a matrix that lie interleaved in [`Layout::Blocks`].
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = 32;
 
 /// How the tensors of a resident weight lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

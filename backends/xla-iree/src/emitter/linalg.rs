@@ -245,6 +245,30 @@ impl Builder {
         self.emit(ty, format_args!("{text}"))
     }
 
+    /// The part of `x` that begins at `first` along dimension `dim`, at 0 along the others, and has these
+    /// extents. Nothing is clamped, as in [`Self::rows`].
+    pub fn part(&mut self, x: &Value, extents: &[Dim], dim: usize, first: usize) -> Value {
+        let ty = TensorType::new(x.elem(), extents);
+        let sizes: Vec<String> = extents
+            .iter()
+            .map(|&extent| match extent {
+                Dim::Static(n) => n.to_string(),
+                Dim::Dynamic(_) => self.dynamic_sizes(&TensorType::new(Elem::F32, &[extent])),
+            })
+            .collect();
+        let starts: Vec<String> = (0..extents.len())
+            .map(|d| if d == dim { first } else { 0 }.to_string())
+            .collect();
+        let ones = vec!["1"; extents.len()].join(", ");
+        let text = format!(
+            "tensor.extract_slice {x}[{}] [{}] [{ones}] : {} to {ty}",
+            starts.join(", "),
+            sizes.join(", "),
+            x.ty()
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
     /// `into` with `rows` written from row `start` on, in place where `into` is an argument. Nothing
     /// is clamped, as in [`Self::rows`].
     pub fn write_rows(&mut self, rows: &Value, into: &Value, start: Index) -> Value {

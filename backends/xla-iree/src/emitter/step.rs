@@ -1,11 +1,13 @@
 //! The functions of a model: steps, and what is read off them.
 //!
-//! A *step* runs rows of tokens through the layers and grows caches; it returns the residual stream.
-//! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
-//! for no head, and no variant of the layers is compiled twice.
+//! A *step* runs rows of tokens through the layers and grows caches. One that decodes returns every
+//! row's choice and logits: one invocation a token, and logits that nobody wants stay on the device.
+//! A chunk of a prompt returns the residual stream, and reading a token or logits off it is a function
+//! of its own, so that a prompt's earlier chunks pay for no head, and no variant of the layers is
+//! compiled twice.
 
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
-use halfhitch_seam::{LayerWeight, StepRows};
+use halfhitch_seam::{LayerWeight, StepRows, TapPoint};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
@@ -15,7 +17,7 @@ use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
 use super::head;
-use super::layout::{CachePart, Role, Signature};
+use super::layout::{Role, Signature};
 use super::mlp;
 use super::norm::{NormWeights, norm};
 use super::rope;
@@ -54,6 +56,11 @@ impl Shape {
         }
     }
 
+    /// Whether each row is the next token of a sequence.
+    pub const fn decodes(self) -> bool {
+        self.rows() == self.lanes()
+    }
+
     /// The name of its step's function and the stem of its others'.
     pub fn name(self) -> String {
         match self {
@@ -65,8 +72,23 @@ impl Shape {
 
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
-    let mut f = Function::new(source, shape.name());
+    run(Function::new(source, shape.name()), shape)
+}
+
+/// The name of [`tapped`]'s function.
+pub fn tapped_name(rows: usize) -> String {
+    format!("tapped_{rows}")
+}
+
+/// A chunk, in the general form of every layer, that shows its intermediate results up to the logits.
+pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
+    let f = Function::tapped(source, tapped_name(rows));
+    run(f, Shape::Chunk { rows })
+}
+
+fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     f.rows = step_rows(shape.rows(), shape.lanes());
+    let source = f.source;
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
     let per_lane = shape.rows() / shape.lanes();
@@ -85,6 +107,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         })
         .collect();
     let mut x = embed(&mut f, &tokens);
+    f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
     let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
@@ -95,6 +118,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
             .map(|i| tables[i].clone());
         if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
             && lane.rows == 1
+            && !f.is_tapped()
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
@@ -108,12 +132,21 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
         }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
     }
-    f.result(Role::Hidden, x);
+    if shape.decodes() && !f.is_tapped() {
+        let logits = head::logits(&mut f, &x);
+        let choice = argmax::choose(&mut f.b, &logits);
+        f.result(Role::Choice, choice);
+        f.result(Role::Logits, logits);
+    } else {
+        if f.is_tapped() {
+            let logits = head::logits(&mut f, &x);
+            f.tap(None, TapPoint::Logits, &logits);
+        }
+        f.result(Role::Hidden, x);
+    }
     for (layer, caches) in caches.into_iter().enumerate() {
         for (lane, cache) in caches.into_iter().enumerate() {
-            let role = |part| Role::Cache { lane, layer, part };
-            f.result(role(CachePart::Key), cache.keys);
-            f.result(role(CachePart::Value), cache.values);
+            f.result(Role::Cache { lane, layer }, cache.rows);
         }
     }
     f.finish()
@@ -218,18 +251,14 @@ fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
 fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &LayerSpec) -> Cache {
     let attention = &spec.attention;
     let elem = f.source.plan.kv_dtype.into();
-    let mut half = |part| {
-        let capacity = f.b.symbol();
-        let dims = [
-            capacity,
-            attention.kv_heads.into(),
-            attention.head_dim.into(),
-        ];
-        f.argument(Role::Cache { lane, layer, part }, elem, &dims)
-    };
+    let capacity = f.b.symbol();
+    let dims = [
+        capacity,
+        (2 * attention.kv_heads).into(),
+        attention.head_dim.into(),
+    ];
     Cache {
-        keys: half(CachePart::Key),
-        values: half(CachePart::Value),
+        rows: f.argument(Role::Cache { lane, layer }, elem, &dims),
     }
 }
 
@@ -261,6 +290,7 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreAttentionNorm, &h);
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
     f.b.layer_section(layer, "norm");
     let a = normed(
@@ -270,8 +300,12 @@ fn decoder_layer(
         W::PostAttentionNorm,
         W::PostAttentionNormBias,
     );
+    if spec.post_attention.is_some() {
+        f.tap(Some(layer), TapPoint::PostAttentionNorm, &a);
+    }
     let a = f.b.scale(&a, spec.residual_scale);
     let x = f.b.add(x, &a);
+    f.tap(Some(layer), TapPoint::AttentionResidual, &x);
     let h = normed(
         f,
         &x,
@@ -279,10 +313,12 @@ fn decoder_layer(
         W::PreFeedForwardNorm,
         W::PreFeedForwardNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreFeedForwardNorm, &h);
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
     let m = mlp::gated(f, layer, &h, gated);
+    f.tap(Some(layer), TapPoint::FeedForwardOutput, &m);
     f.b.layer_section(layer, "norm");
     let m = normed(
         f,
@@ -291,6 +327,11 @@ fn decoder_layer(
         W::PostFeedForwardNorm,
         W::PostFeedForwardNormBias,
     );
+    if spec.post_feed_forward.is_some() {
+        f.tap(Some(layer), TapPoint::PostFeedForwardNorm, &m);
+    }
     let m = f.b.scale(&m, spec.residual_scale);
-    f.b.add(&x, &m)
+    let x = f.b.add(&x, &m);
+    f.tap(Some(layer), TapPoint::Residual, &x);
+    x
 }

@@ -301,7 +301,7 @@ fn caches_go_in_and_out_in_one_type() {
         .iter()
         .filter(|slot| matches!(slot.role, Role::Cache { .. }))
         .collect();
-    assert_eq!(caches.len(), 2 * 2 * spec.layers.len());
+    assert_eq!(caches.len(), 2 * spec.layers.len());
     for slot in caches {
         assert!(step.arguments.contains(slot), "{slot:?}");
         assert_eq!(slot.shape.as_ref().unwrap()[0], None);
@@ -380,4 +380,40 @@ fn goldens() {
         let source = on(profile, &spec, &plan);
         insta::assert_snapshot!(name, module(source, shape).text);
     }
+}
+
+/// A tapped chunk shows every point of every layer that its model has, and a plain one none.
+#[test]
+fn intermediate_results_are_results_where_they_are_asked_for() {
+    use halfhitch_seam::{TapPoint, TapSite};
+    let spec = everything();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
+    let source = source(&spec, &plan);
+    let sites = |signature: &Signature| -> Vec<TapSite> {
+        let roles = signature.results.iter().map(|slot| slot.role);
+        roles
+            .filter_map(|role| match role {
+                Role::Tap(site) => Some(site),
+                _ => None,
+            })
+            .collect()
+    };
+    let tapped = tapped_module(source, 3);
+    let shown = sites(&tapped.functions[&tapped_name(3)]);
+    let layers = spec.layers.len();
+    for point in TapPoint::ALL {
+        let times = shown.iter().filter(|s| s.point == point).count();
+        let outside = [TapPoint::Embedding, TapPoint::FinalNorm, TapPoint::Logits];
+        let post = [TapPoint::PostAttentionNorm, TapPoint::PostFeedForwardNorm];
+        let want = match point {
+            _ if outside.contains(&point) => 1..=1,
+            _ if post.contains(&point) => 1..=layers,
+            _ => layers..=layers,
+        };
+        assert!(want.contains(&times), "{point}: {times} times");
+    }
+    let unique: std::collections::BTreeSet<_> = shown.iter().collect();
+    assert_eq!(unique.len(), shown.len());
+    let plain = module(source, Shape::Chunk { rows: 3 });
+    assert!(plain.functions.values().all(|f| sites(f).is_empty()));
 }

@@ -60,5 +60,6 @@ pub fn capabilities(
         codegen_target,
         representations: Vec::new(),
         tuned: Vec::new(),
+        taps: true,
     }
 }

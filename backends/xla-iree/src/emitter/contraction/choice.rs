@@ -164,10 +164,13 @@ pub fn tuned<'a>(
 /// How a weight lies: as the first representation that suits single rows of it reads it.
 pub fn layout(source: Source<'_>, form: WeightForm, shape: &[usize]) -> Layout {
     let own = Layout::choose(source.profile, form, shape);
+    if matches!(form, WeightForm::Dense(_)) {
+        return own;
+    }
     for name in order(source, form, shape, StepRows::One) {
         match name {
             "words" if own != Layout::Stored => return own,
-            "fused-reduce" | "expand" | "dense" => return Layout::Stored,
+            "fused-reduce" | "expand" => return Layout::Stored,
             _ => {}
         }
     }
@@ -229,8 +232,8 @@ pub fn alternatives(
             && row.precisions.contains(&precision);
         let layout = match row.name {
             _ if rows > 1 => fixed,
-            "words" => own,
-            _ => Layout::Stored,
+            "fused-reduce" | "expand" => Layout::Stored,
+            _ => own,
         };
         let usual = choose(form, layout, rows, precision.into());
         let representation = match row.name {
