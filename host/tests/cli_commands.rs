@@ -25,6 +25,7 @@ fn help_reads_well() {
         "inspect",
         "plan",
         "graph",
+        "tune",
         "verify",
         "bench",
         "backends",

@@ -10,6 +10,7 @@ use crate::graph::{GraphReport, GraphRequest};
 use crate::model::ModelSpec;
 use crate::plan::ExecutionPlan;
 use crate::session::Session;
+use crate::tune::{TuneReport, TuneRequest};
 use crate::weights::Weights;
 
 /// Who a backend is.
@@ -82,6 +83,17 @@ pub trait ComputeBackend: Send + Sync {
         request: &GraphRequest,
         control: &Control<'_>,
     ) -> SeamResult<Option<GraphReport>> {
+        let _ = (request, control);
+        Ok(None)
+    }
+
+    /// Measures the ways in which the model's contractions can be written on a device, and keeps the
+    /// answers for the plans after it. `None` where the backend leaves no choice.
+    ///
+    /// # Errors
+    /// Those of [`negotiate`](crate::negotiate); `NotFound` for an unknown device; what compiling and
+    /// running say; `Cancelled`, between measurements: what was found until then is kept.
+    fn tune(&self, request: &TuneRequest, control: &Control<'_>) -> SeamResult<Option<TuneReport>> {
         let _ = (request, control);
         Ok(None)
     }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::dtype::{DType, Precision};
 use crate::model::ModelFeature;
 use crate::quant::{AffineScheme, Bits, GroupSize};
+use crate::representation::RepresentationSupport;
+use crate::tune::TunedContraction;
 
 /// A device of a backend, by an id that stays the same between runs (`0`, `GPU-7f0c...`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,7 +79,7 @@ pub enum DeviceSampler {
 /// What a device can do. Everything advertised works; everything else is refused with
 /// [`ErrorCode::Unsupported`](crate::ErrorCode::Unsupported). The conformance suite holds backends
 /// to both.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceCapabilities {
     /// The device these are of.
     pub device: DeviceInfo,
@@ -101,6 +103,12 @@ pub struct DeviceCapabilities {
     pub memory: MemoryInfo,
     /// What code is generated for (`x86-64 znver4`, `sm_89`), where code is generated.
     pub codegen_target: Option<String>,
+    /// Ways to write a contraction, the preferred one first; empty where there is no choice.
+    #[serde(default)]
+    pub representations: Vec<RepresentationSupport>,
+    /// What was measured on the device before.
+    #[serde(default)]
+    pub tuned: Vec<TunedContraction>,
     /// Whether [`Session::tap`](crate::Session::tap) works.
     #[serde(default)]
     pub taps: bool,

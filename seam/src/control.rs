@@ -91,6 +91,8 @@ pub enum Stage {
     Prefill,
     /// Writing a model in another form; counted in bytes read.
     Convert,
+    /// Measuring alternatives; counted in measurements.
+    Tune,
     /// Comparing two backends; counted in tokens.
     Compare,
 }
@@ -103,6 +105,7 @@ impl Stage {
             Self::LoadWeights => "loading weights",
             Self::Prefill => "reading the prompt",
             Self::Convert => "converting",
+            Self::Tune => "measuring",
             Self::Compare => "comparing",
         }
     }

@@ -183,7 +183,7 @@ impl GraphStats {
 }
 
 /// Maps whose keys are no strings, as lists of pairs.
-mod pairs {
+pub(crate) mod pairs {
     use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::model::WeightId;

@@ -60,9 +60,11 @@ mod graph;
 pub mod model;
 mod plan;
 pub mod quant;
+mod representation;
 mod session;
 mod tap;
 mod tensor;
+mod tune;
 mod weights;
 
 pub use artifact_cache::{CacheAction, CacheEntry, CacheReport};
@@ -82,12 +84,16 @@ pub use plan::{
     Size, negotiate,
 };
 pub use quant::{AffineScheme, Bits, GroupSize};
+pub use representation::{
+    PlannedRepresentation, RepresentationName, RepresentationSupport, StepRows,
+};
 pub use session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
 pub use tap::{Tap, TapPoint, TapSite};
 pub use tensor::Tensor;
+pub use tune::{Measured, TuneReport, TuneRequest, TuneResult, TunedContraction};
 pub use weights::{
     AffineTensor, Weight, WeightForm, WeightInfo, WeightManifest, Weights, check_weights,
 };

@@ -9,7 +9,8 @@ use halfhitch_seam::model::{
 use halfhitch_seam::{
     AffineScheme, Bits, DType, DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, ErrorCode,
     GroupSize, LayerWeight, MemoryInfo, ModelFeature, ModelSpec, PlanRequest, Precision,
-    QuantRequest, QuantSupport, WeightForm, WeightId, WeightInfo, WeightManifest, negotiate,
+    QuantRequest, QuantSupport, RepresentationName, RepresentationSupport, StepRows,
+    TunedContraction, WeightForm, WeightId, WeightInfo, WeightManifest, negotiate,
 };
 
 fn model() -> ModelSpec {
@@ -112,6 +113,8 @@ fn device() -> DeviceCapabilities {
         prefill_chunk: 64,
         memory: MemoryInfo::default(),
         codegen_target: None,
+        representations: Vec::new(),
+        tuned: Vec::new(),
         taps: false,
     }
 }
@@ -372,6 +375,147 @@ fn absurd_specs_are_refused() {
         assert_eq!(e.code, ErrorCode::InvalidModel);
         assert!(e.to_string().contains(says), "{e}");
     }
+}
+
+fn support(name: &'static str, dense: bool, rows: &[StepRows]) -> RepresentationSupport {
+    RepresentationSupport {
+        name: RepresentationName::of(name),
+        description: format!("{name} is what it is"),
+        reason: format!("{name} is fast"),
+        against: format!("{name} is slow"),
+        bits: if dense {
+            BTreeSet::new()
+        } else {
+            [4, 8].map(|b| Bits::new(b).unwrap()).into()
+        },
+        dense,
+        rows: rows.iter().copied().collect(),
+        precisions: Precision::ALL.into(),
+    }
+}
+
+/// A device that prefers `first` for single rows of packed weights.
+fn choosy() -> DeviceCapabilities {
+    let mut device = device();
+    device.representations = vec![
+        support("first", false, &[StepRows::One]),
+        support("second", false, &[StepRows::One]),
+        support("third", false, &StepRows::ALL),
+        support("plain", true, &StepRows::ALL),
+    ];
+    device
+}
+
+fn names(plan: &halfhitch_seam::ExecutionPlan, form: WeightForm, rows: StepRows) -> Vec<String> {
+    let order = plan.representation(form, rows);
+    order.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn representations_are_ordered_by_the_device_and_a_wish_comes_first() {
+    let model = model();
+    let four = WeightForm::Affine(scheme(4));
+    let weights = manifest(&model, four);
+    let plan = |wish: Option<&'static str>| {
+        let request = request(|r| r.representation = wish.map(RepresentationName::of));
+        negotiate(&model, &weights, &choosy(), &request).unwrap()
+    };
+    let left = plan(None);
+    assert_eq!(
+        names(&left, four, StepRows::One),
+        ["first", "second", "third"]
+    );
+    assert_eq!(names(&left, four, StepRows::Chunk), ["third"]);
+    assert_eq!(names(&left, four, StepRows::Batch), [""; 0], "one sequence");
+    let decode = left.choices.iter().find(|c| c.topic == "decode").unwrap();
+    assert!(decode.chosen.starts_with("first ("), "{decode:?}");
+    assert_eq!(decode.reason, "first is fast");
+    assert_eq!(decode.rejected[0].reason, "second is slow");
+    let wished = plan(Some("third"));
+    assert_eq!(
+        names(&wished, four, StepRows::One),
+        ["third", "first", "second"]
+    );
+    let decode = wished.choices.iter().find(|c| c.topic == "decode").unwrap();
+    assert!(decode.reason.starts_with("as asked"), "{decode:?}");
+    assert_eq!(decode.rejected[0].reason, "third was asked for");
+}
+
+#[test]
+fn a_representation_that_suits_no_weight_is_refused_with_those_that_do() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    for (wish, device, says, hint) in [
+        (
+            "plain",
+            choosy(),
+            "no weight of this plan",
+            "first, second, third for affine 4-bit",
+        ),
+        (
+            "fourth",
+            choosy(),
+            "no representation `fourth`",
+            "first, second, third",
+        ),
+        ("first", device(), "no representation `first`", "auto"),
+    ] {
+        let request = request(|r| r.representation = Some(RepresentationName::of(wish)));
+        let e = negotiate(&model, &weights, &device, &request).unwrap_err();
+        assert_eq!(e.code, ErrorCode::Unsupported);
+        assert!(e.message.contains(says), "{e}");
+        assert!(e.hint.as_ref().unwrap().contains(hint), "{e:?}");
+    }
+}
+
+#[test]
+fn what_was_measured_is_used_where_it_fits() {
+    let model = model();
+    let four = WeightForm::Affine(scheme(4));
+    let weights = manifest(&model, four);
+    let measured = TunedContraction {
+        form: four,
+        shape: [256, 64],
+        rows: StepRows::One,
+        threads: Some(2),
+        representation: RepresentationName::of("second"),
+        tasks: Some(4),
+        microseconds: 41.2,
+        untuned_microseconds: Some(48.0),
+    };
+    let mut device = choosy();
+    device.tuned = vec![
+        measured.clone(),
+        TunedContraction {
+            threads: None,
+            ..measured.clone()
+        },
+        TunedContraction {
+            shape: [256, 65],
+            ..measured.clone()
+        },
+        TunedContraction {
+            form: WeightForm::Affine(scheme(8)),
+            ..measured.clone()
+        },
+    ];
+    let plan = |wish: Option<&'static str>| {
+        let request = request(|r| {
+            r.threads = Some(2);
+            r.representation = wish.map(RepresentationName::of);
+        });
+        negotiate(&model, &weights, &device, &request).unwrap()
+    };
+    let used = plan(None);
+    assert_eq!(used.tuned, [measured.clone()]);
+    assert_eq!(used.tuned(four, [256, 64], StepRows::One), Some(&measured));
+    assert_eq!(used.tuned(four, [256, 64], StepRows::Chunk), None);
+    let text = used.to_string();
+    assert!(
+        text.contains("tuned       256x64 decode second in 4 tasks 41 us"),
+        "{text}"
+    );
+    assert!(plan(Some("first")).tuned.is_empty(), "a wish goes before");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! Compiled modules are kept in the target folder, so that a second run compiles nothing.
 
 mod checkpoints;
-mod growth;
 mod gate;
+mod growth;
 #[cfg(feature = "models")]
 mod models;
 mod real_model;

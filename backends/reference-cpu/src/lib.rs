@@ -131,6 +131,8 @@ impl ComputeBackend for ReferenceCpu {
             prefill_chunk: PREFILL_CHUNK,
             memory: memory::info(),
             codegen_target: None,
+            representations: Vec::new(),
+            tuned: Vec::new(),
             taps: true,
         })
     }

@@ -36,6 +36,7 @@ impl Configuration {
             context,
             sequences: self.batch,
             threads: self.threads,
+            representation: None,
         }
     }
 }

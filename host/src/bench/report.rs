@@ -236,6 +236,8 @@ mod tests {
             prefill_chunk: 16,
             threads: Some(1),
             weights: Vec::new(),
+            representations: Vec::new(),
+            tuned: Vec::new(),
             memory: MemoryEstimate::default(),
             choices: Vec::new(),
         };

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use halfhitch_seam::{
-    Bits, CacheAction, DType, GroupSize, PlanRequest, Precision, QuantRequest, StepShape, TokenId,
+    Bits, CacheAction, DType, GroupSize, PlanRequest, Precision, QuantRequest, RepresentationName,
+    StepShape, TokenId,
 };
 
 use super::values;
@@ -60,6 +61,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Show how a model would run on a device, and the memory it would take, without loading it.
     Plan(PlanArgs),
+    /// Measure the ways to run a model's contractions on a device, and keep the fastest.
+    Tune(TuneArgs),
     /// Show the graph of a step that a backend compiles, or what a step costs.
     Graph(GraphArgs),
     /// Compare a backend's logits with those of one that is trusted: the accuracy gate.
@@ -90,6 +93,7 @@ impl Command {
             Self::Inspect(a) => a.json,
             Self::Plan(a) => a.json,
             Self::Graph(a) => a.json,
+            Self::Tune(a) => a.json,
             Self::Verify(a) => a.json,
             Self::Bench(a) => a.json || a.one_run,
             Self::Backends(a) | Self::Doctor(a) => a.json,
@@ -135,6 +139,10 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", value_parser = values::positive)]
     pub context: Option<NonZeroUsize>,
 
+    /// How contractions are written: auto, or a name of those that `halfhitch plan` shows.
+    #[arg(long, value_name = "NAME", value_parser = values::representation)]
+    pub representation: Option<RepresentationWish>,
+
     /// CPU threads [default: all cores].
     #[arg(long, value_name = "N", value_parser = values::threads)]
     pub threads: Option<NonZeroUsize>,
@@ -149,9 +157,14 @@ impl DeviceArgs {
             context: self.context.map(NonZeroUsize::get),
             sequences: 1,
             threads: self.threads.map(NonZeroUsize::get),
+            representation: self.representation.and_then(|wish| wish.0),
         }
     }
 }
+
+/// A representation that is wished for; none is `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepresentationWish(pub Option<RepresentationName>);
 
 /// `halfhitch cache`.
 #[derive(Debug, Args)]
@@ -442,6 +455,37 @@ pub struct PlanArgs {
     /// Print JSON, with every weight's form.
     #[arg(long)]
     pub json: bool,
+}
+
+const TUNE_EXAMPLES: &str = "\
+Every contraction of the model is compiled in each way that the device offers and run on random
+numbers; ways that compute something else are left out. The answers stay in the cache, for this
+device, compiler and number of threads: `halfhitch plan` shows them, and the next session uses
+them. Measure on an idle machine. `halfhitch cache clear` forgets them, as everything there.
+
+Examples:
+  halfhitch tune -m smollm2-135m -b xla-iree:local-task
+  halfhitch tune -m smollm2-135m -b xla-iree:local-task --threads 1 --repeats 100 --json";
+
+/// `halfhitch tune`.
+#[derive(Debug, Args)]
+#[command(after_help = TUNE_EXAMPLES)]
+pub struct TuneArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Measurements of each way, at most 1000.
+    #[arg(long, value_name = "N", default_value = "30", value_parser = values::positive)]
+    pub repeats: NonZeroUsize,
+
+    /// Print one JSON object, with every measurement.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Device and wishes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 const GRAPH_EXAMPLES: &str = "\

@@ -27,6 +27,7 @@ mod plan;
 mod plugin_manifest;
 mod progress;
 mod prompt;
+mod tune;
 mod values;
 mod verify;
 
@@ -113,6 +114,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
+        Command::Tune(args) => tune::run(&args, context),
         Command::Verify(args) => verify::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),

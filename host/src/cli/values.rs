@@ -4,11 +4,20 @@ use std::num::NonZeroUsize;
 
 use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError, StepShape};
 
-use super::args::TokenIds;
+use super::args::{RepresentationWish, TokenIds};
 
 /// A precision, by the seam's own names.
 pub fn precision(text: &str) -> Result<Precision, String> {
     text.parse().map_err(|e: SeamError| e.to_string())
+}
+
+/// A representation's name, or `auto`.
+pub fn representation(text: &str) -> Result<RepresentationWish, String> {
+    if text == "auto" {
+        return Ok(RepresentationWish(None));
+    }
+    let name = text.parse().map_err(|e: SeamError| e.to_string())?;
+    Ok(RepresentationWish(Some(name)))
 }
 
 /// A shape of step.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
     Control, Event, ExecutionPlan, GraphRequest, ModelSpec, Observer, OpenRequest, PlanRequest,
-    ResultExt, SeamResult, Session, Stage, StepShape, TokenId, negotiate,
+    ResultExt, SeamResult, Session, Stage, StepShape, TokenId, TuneRequest, negotiate,
 };
 use parking_lot::Mutex;
 
@@ -105,6 +105,22 @@ impl Model {
             wishes: *wishes,
             shape,
             stats_at: None,
+        }
+    }
+
+    /// What a backend is asked for to measure the model's contractions.
+    pub fn tune_request(
+        &self,
+        target: &Target,
+        wishes: &PlanRequest,
+        repeats: usize,
+    ) -> TuneRequest {
+        TuneRequest {
+            device: target.capabilities.device.id.clone(),
+            model: self.spec().clone(),
+            weights: self.checkpoint.weights().manifest(),
+            wishes: *wishes,
+            repeats,
         }
     }
 }

@@ -49,8 +49,9 @@ pub fn root_module<C: Plugin>() -> PluginModuleRef {
         decode,
         truncate,
         cache,
-        graph,
         release,
+        graph,
+        tune,
         tap,
     }
     .leak_into_prefix()
@@ -160,6 +161,19 @@ extern "C" fn graph(
         let request = from_json(&request)?;
         to_json(&with_control(control, |control| {
             backend(handle).graph(&request, control)
+        })?)
+    })
+}
+
+extern "C" fn tune(
+    handle: Handle,
+    request: RStr<'_>,
+    control: WireControl<'_>,
+) -> WireResult<RString> {
+    guard(|| {
+        let request = from_json(&request)?;
+        to_json(&with_control(control, |control| {
+            backend(handle).tune(&request, control)
         })?)
     })
 }

@@ -11,7 +11,7 @@ pub const MAGIC: [u8; 8] = *b"HLFHITCH";
 /// Version of the boundary. A plugin loads where the major versions are equal and its minor version
 /// is not newer than the host's.
 ///
-/// 1.1 added intermediate results (`tap`).
+/// 1.1 added intermediate results (`tap`), graphs and tuning.
 pub const ABI_VERSION: (u16, u16) = (1, 1);
 
 /// Panics unwind, so that an entry can catch them.

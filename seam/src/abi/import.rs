@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use abi_stable::library::{LibHeader, lib_header_from_path};
 use abi_stable::std_types::{RSlice, RStr, RString};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::header::{HEADER_SYMBOL, PluginHeader};
 use super::log::LogSink;
 use super::module::{Handle, PluginModuleRef};
 use super::wire::{
-    WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireStep, WireTap,
-    from_json, from_wire, to_json, weights_to_wire,
+    WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireResult, WireStep,
+    WireTap, from_json, from_wire, to_json, weights_to_wire,
 };
 use super::{STAGE_NOTE, STAGES};
 use crate::artifact_cache::{CacheAction, CacheReport};
@@ -27,6 +29,7 @@ use crate::session::{
     TokenLogprob,
 };
 use crate::tap::Tap;
+use crate::tune::{TuneReport, TuneRequest};
 
 /// Loads a plugin and makes its backend. The library stays loaded for the life of the process.
 ///
@@ -111,6 +114,27 @@ struct PluginBackend {
     inner: Arc<LoadedBackend>,
 }
 
+/// A function that is asked and answers in JSON, and reports meanwhile.
+type Ask = extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>;
+
+impl PluginBackend {
+    fn ask<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        function: Ask,
+        question: &Q,
+        control: &Control<'_>,
+    ) -> SeamResult<A> {
+        let question = to_json(question)?;
+        let observer = observer(control);
+        let control = WireControl {
+            cancel: flag(control.cancel),
+            observer: &observer,
+        };
+        let answer = function(self.inner.handle, question.as_rstr(), control);
+        from_json(&from_wire(answer)?)
+    }
+}
+
 impl ComputeBackend for PluginBackend {
     fn identity(&self) -> BackendIdentity {
         let json = from_wire(self.inner.module.identity()(self.inner.handle));
@@ -142,14 +166,18 @@ impl ComputeBackend for PluginBackend {
         request: &GraphRequest,
         control: &Control<'_>,
     ) -> SeamResult<Option<GraphReport>> {
-        let request = to_json(request)?;
-        let observer = observer(control);
-        let control = WireControl {
-            cancel: flag(control.cancel),
-            observer: &observer,
+        // A plugin of before has none.
+        let Some(graph) = self.inner.module.graph() else {
+            return Ok(None);
         };
-        let report = self.inner.module.graph()(self.inner.handle, request.as_rstr(), control);
-        from_json(&from_wire(report)?)
+        self.ask(graph, request, control)
+    }
+
+    fn tune(&self, request: &TuneRequest, control: &Control<'_>) -> SeamResult<Option<TuneReport>> {
+        let Some(tune) = self.inner.module.tune() else {
+            return Ok(None);
+        };
+        self.ask(tune, request, control)
     }
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {

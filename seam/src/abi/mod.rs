@@ -35,7 +35,12 @@ pub use import::load_plugin;
 pub(crate) use wire::ForeignFlag;
 
 /// Stages by their number on the wire.
-const STAGES: [Stage; 3] = [Stage::Compile, Stage::LoadWeights, Stage::Prefill];
+const STAGES: [Stage; 4] = [
+    Stage::Compile,
+    Stage::LoadWeights,
+    Stage::Prefill,
+    Stage::Tune,
+];
 
 /// The number that marks a note.
 const STAGE_NOTE: u8 = u8::MAX;

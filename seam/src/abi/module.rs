@@ -65,11 +65,15 @@ pub struct PluginModule {
     pub truncate: extern "C" fn(Handle, u64, usize) -> WireResult<()>,
     /// Does a [`CacheAction`](crate::CacheAction), given and answered as JSON.
     pub cache: extern "C" fn(Handle, RStr<'_>) -> WireResult<RString>,
-    /// Does a [`GraphRequest`](crate::GraphRequest), given and answered as JSON.
-    pub graph: extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>,
     /// Drops a sequence.
     #[sabi(last_prefix_field)]
     pub release: extern "C" fn(Handle, u64) -> WireResult<()>,
+    /// Does a [`GraphRequest`](crate::GraphRequest), given and answered as JSON. Since 1.1.
+    #[sabi(missing_field(option))]
+    pub graph: extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>,
+    /// Does a [`TuneRequest`](crate::TuneRequest), given and answered as JSON. Since 1.1.
+    #[sabi(missing_field(option))]
+    pub tune: extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>,
     /// Intermediate results of a sequence of its own. Since 1.1.
     #[sabi(missing_field(option))]
     pub tap: extern "C" fn(Handle, WireTokens<'_>, WireControl<'_>) -> WireResult<RVec<WireTap>>,

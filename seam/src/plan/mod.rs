@@ -6,6 +6,7 @@
 
 mod memory;
 mod negotiate;
+mod representation;
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,8 @@ use crate::capability::DeviceInfo;
 use crate::dtype::{DType, Precision};
 use crate::error::{SeamError, SeamResult};
 use crate::model::WeightId;
+use crate::representation::{PlannedRepresentation, RepresentationName, StepRows};
+use crate::tune::TunedContraction;
 use crate::weights::WeightForm;
 
 pub use memory::{MemoryEstimate, Size};
@@ -63,6 +66,9 @@ pub struct PlanRequest {
     pub sequences: usize,
     /// Processor threads the session may use; `None` leaves it to the backend.
     pub threads: Option<usize>,
+    /// How contractions are written, where that can be chosen; `None` leaves it to the device.
+    #[serde(default)]
+    pub representation: Option<RepresentationName>,
 }
 
 impl Default for PlanRequest {
@@ -73,6 +79,7 @@ impl Default for PlanRequest {
             context: None,
             sequences: 1,
             threads: None,
+            representation: None,
         }
     }
 }
@@ -132,6 +139,13 @@ pub struct ExecutionPlan {
     pub threads: Option<usize>,
     /// Every weight's form, in the order of the computation.
     pub weights: Vec<PlannedWeight>,
+    /// How matrices are contracted, by their form and kind of step; empty where the backend leaves no
+    /// choice.
+    #[serde(default)]
+    pub representations: Vec<PlannedRepresentation>,
+    /// Measurements on this device that go before these.
+    #[serde(default)]
+    pub tuned: Vec<TunedContraction>,
     /// Memory it will take.
     pub memory: MemoryEstimate,
     /// What was decided and why.
@@ -142,6 +156,25 @@ impl ExecutionPlan {
     /// How a weight is kept, if the model has it.
     pub fn weight(&self, id: WeightId) -> Option<&PlannedWeight> {
         self.weights.iter().find(|w| w.id == id)
+    }
+
+    /// The order of representations for weights of a form in a kind of step; empty where there is no
+    /// choice.
+    pub fn representation(&self, form: WeightForm, rows: StepRows) -> &[RepresentationName] {
+        let mut all = self.representations.iter();
+        let planned = all.find(|p| p.form == form && p.rows == rows);
+        planned.map_or(&[], |p| &p.order)
+    }
+
+    /// What was measured for a contraction.
+    pub fn tuned(
+        &self,
+        form: WeightForm,
+        shape: [usize; 2],
+        rows: StepRows,
+    ) -> Option<&TunedContraction> {
+        let mut all = self.tuned.iter();
+        all.find(|t| t.form == form && t.shape == shape && t.rows == rows)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Choice, ExecutionPlan, MemoryEstimate, PlanRequest, PlannedWeight, QuantRequest, Rejected, Size,
+    Choice, ExecutionPlan, MemoryEstimate, PlanRequest, PlannedWeight, QuantRequest, Rejected,
+    Size, representation,
 };
 use crate::capability::DeviceCapabilities;
 use crate::dtype::{DType, Precision};
@@ -56,6 +57,8 @@ pub fn negotiate(
     check_memory(device, &memory)?;
     choices.extend(packing.choice);
     choices.push(dense_choice(&planned, device, precision));
+    let representations = representation::choose(model, &planned, device, precision, request)?;
+    choices.extend(representations.choices);
     Ok(ExecutionPlan {
         device: device.device.clone(),
         precision,
@@ -65,6 +68,8 @@ pub fn negotiate(
         prefill_chunk: chunk,
         threads: request.threads,
         weights: planned,
+        representations: representations.planned,
+        tuned: representations.tuned,
         memory,
         choices,
     })
@@ -248,6 +253,8 @@ impl Packing {
             .filter(|s| device.quant_support(s).is_some_and(|q| q.fused))
             .copied()
             .collect();
+        let [size_packed, size_dense] = [&all, &none].map(|packed| Size(bytes(packed)));
+        let nothing_packable = all.is_empty();
         let (packed, reason, against_packed, against_dense) = match request.quant {
             QuantRequest::Packed if unpackable.is_empty() => {
                 (all, "as asked", "", "packed was asked for")
@@ -300,7 +307,12 @@ impl Packing {
             format!("packed ({})", list.join(", "))
         };
         let (chosen, option, why_not) = if packed.is_empty() {
-            (dense, "packed".to_string(), against_packed)
+            let option = if nothing_packable {
+                "packed".to_string()
+            } else {
+                format!("packed ({size_packed})")
+            };
+            (dense, option, against_packed)
         } else {
             let mut chosen = describe(&packed);
             let rest: Vec<_> = schemes
@@ -310,7 +322,7 @@ impl Packing {
             if !rest.is_empty() {
                 chosen = format!("{chosen}; {} {dense}", rest.join(", "));
             }
-            (chosen, dense, against_dense)
+            (chosen, format!("{dense} ({size_dense})"), against_dense)
         };
         Ok(Self {
             packed,

@@ -21,6 +21,11 @@ use super::hex;
 const MAGIC: &[u8; 8] = b"HHMODUL1";
 const FOOTER: usize = 8 + 8 + 32;
 const SUFFIX: &str = "vmfb";
+/// What tuning found, beside the modules: keys begin with this.
+const ANSWER: &str = "tuned-";
+const ANSWERS: &str = "answers";
+/// Most answers that are read.
+const MOST_ANSWERS: usize = 4096;
 const POLL: Duration = Duration::from_millis(50);
 /// After this long a temporary file is one that a dead process left.
 const STALE: Duration = Duration::from_secs(3600);
@@ -61,6 +66,7 @@ impl Cache {
             cache.folder("modules"),
             cache.folder("locks"),
             cache.folder("notes"),
+            cache.folder(ANSWERS),
             cache.folder("logs"),
         ] {
             private_folder(&folder)?;
@@ -111,11 +117,7 @@ impl Cache {
     /// # Errors
     /// `Io` where the folder is full or read-only; what was there stays whole.
     pub fn put(&self, key: &str, module: &[u8]) -> SeamResult<()> {
-        let mut footer = Vec::with_capacity(FOOTER);
-        footer.extend_from_slice(MAGIC);
-        footer.extend_from_slice(&(module.len() as u64).to_le_bytes());
-        footer.extend_from_slice(&Sha256::digest(module));
-        self.write(&self.entry(key), &[module, &footer])?;
+        self.write(&self.entry(key), &[module, &footer(module)])?;
         self.evict(key);
         Ok(())
     }
@@ -151,12 +153,57 @@ impl Cache {
         }
     }
 
+    /// Keeps what tuning found, under `tuned-` and the key.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn put_answer(&self, key: &str, text: &[u8]) -> SeamResult<()> {
+        self.write(
+            &self.entry(&format!("{ANSWER}{key}")),
+            &[text, &footer(text)],
+        )
+    }
+
+    /// Whether tuning found anything yet.
+    pub fn has_answers(root: &Path) -> bool {
+        fs::read_dir(root.join(ANSWERS)).is_ok_and(|mut files| files.next().is_some())
+    }
+
+    /// Whatever tuning found, of at most `longest` bytes each. Damaged entries are passed over, with a
+    /// warning.
+    pub fn answers(&self, longest: usize) -> Vec<(String, Vec<u8>)> {
+        let entries = self.list().unwrap_or_default();
+        let answers = entries.into_iter().filter(|e| e.key.starts_with(ANSWER));
+        let read = |entry: Entry| {
+            if entry.bytes > (longest + FOOTER) as u64 {
+                tracing::warn!(key = entry.key, "a tuned entry is passed over: too long");
+                return None;
+            }
+            let file = fs::read(self.entry(&entry.key)).ok()?;
+            match checked(file) {
+                Ok(text) => Some((entry.key, text)),
+                Err(reason) => {
+                    tracing::warn!(key = entry.key, "a tuned entry is passed over: {reason}");
+                    None
+                }
+            }
+        };
+        answers.take(MOST_ANSWERS).filter_map(read).collect()
+    }
+
     /// All entries, the most recently used first.
     ///
     /// # Errors
     /// `Io`.
     pub fn list(&self) -> SeamResult<Vec<Entry>> {
-        let folder = self.folder("modules");
+        let mut entries = self.list_in("modules")?;
+        entries.extend(self.list_in(ANSWERS)?);
+        entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
+        Ok(entries)
+    }
+
+    fn list_in(&self, name: &str) -> SeamResult<Vec<Entry>> {
+        let folder = self.folder(name);
         let mut entries = Vec::new();
         for file in fs::read_dir(&folder).map_err(|e| failed(&folder, &e))? {
             let file = file.map_err(|e| failed(&folder, &e))?;
@@ -175,7 +222,6 @@ impl Cache {
                 used: data.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             });
         }
-        entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
         Ok(entries)
     }
 
@@ -185,7 +231,7 @@ impl Cache {
     /// `Io` for the first that cannot be removed.
     pub fn clear(&self) -> SeamResult<u64> {
         let mut bytes = 0;
-        for name in ["modules", "notes", "logs"] {
+        for name in ["modules", ANSWERS, "notes", "logs"] {
             let folder = self.folder(name);
             for file in fs::read_dir(&folder)
                 .map_err(|e| failed(&folder, &e))?
@@ -194,7 +240,7 @@ impl Cache {
                 let size = file.metadata().map(|m| m.len()).unwrap_or(0);
                 let path = file.path();
                 match fs::remove_file(&path) {
-                    Ok(()) if name == "modules" => bytes += size,
+                    Ok(()) if name == "modules" || name == ANSWERS => bytes += size,
                     Ok(()) => {}
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(failed(&path, &e)),
@@ -247,7 +293,10 @@ impl Cache {
     }
 
     fn evict(&self, newest: &str) {
-        let Ok(entries) = self.list() else { return };
+        let Ok(mut entries) = self.list_in("modules") else {
+            return;
+        };
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
         let mut total: u64 = entries.iter().map(|e| e.bytes).sum();
         for entry in entries.iter().rev() {
             if total <= self.limit {
@@ -273,12 +322,24 @@ impl Cache {
     }
 
     fn entry(&self, key: &str) -> PathBuf {
+        if key.starts_with(ANSWER) {
+            return self.folder(ANSWERS).join(format!("{key}.{SUFFIX}"));
+        }
         self.folder("modules").join(format!("{key}.{SUFFIX}"))
     }
 
     fn folder(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
+}
+
+/// What follows an entry's content in its file.
+fn footer(content: &[u8]) -> Vec<u8> {
+    let mut footer = Vec::with_capacity(FOOTER);
+    footer.extend_from_slice(MAGIC);
+    footer.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    footer.extend_from_slice(&Sha256::digest(content));
+    footer
 }
 
 /// The module of an entry's file, without the footer.

@@ -99,6 +99,11 @@ impl Compiler {
         &self.tool
     }
 
+    /// Where modules are kept.
+    pub const fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
     /// Modules of several graphs, in their order, several at once. Progress counts modules and beats
     /// while it waits.
     ///

@@ -14,6 +14,7 @@ const BLOCK: usize = 128;
 /// i32 `[rows, 2]` of f32 logits `[rows, vocabulary]`: the choice, and how many of the row's logits
 /// are not finite. With any such the choice means nothing.
 pub fn choose(b: &mut Builder, logits: &Value, profile: Profile) -> Value {
+    b.section("choice");
     let rows = logits.sizes()[0];
     let bad = count_not_finite(b, logits);
     let ids = match profile {

@@ -75,6 +75,7 @@ pub fn attention(
     caches: &mut [Cache],
 ) -> Value {
     use LayerWeight as W;
+    f.b.layer_section(layer, "attention");
     let id = |weight| layer_weight(layer, weight);
     let bias = |weight| spec.qkv_bias.then(|| id(weight));
     let rows = h.sizes()[0];

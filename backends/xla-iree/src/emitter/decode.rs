@@ -73,6 +73,7 @@ fn matrices(source: Source<'_>, layer: usize) -> Option<[Resident; 4]> {
 /// `[heads, 2, 2, head_dim / 2]`: new half `p` of a head is the sum over `q` of `factors[p, q]` times
 /// old half `q`. `table` is the rope's row, `[1, 2, head_dim]`.
 pub fn rotation(f: &mut Function<'_>, table: &Value, spec: &AttentionSpec) -> Value {
+    f.b.section("rope");
     let half = spec.head_dim / 2;
     let heads = spec.heads + 2 * spec.kv_heads;
     let b = &mut f.b;

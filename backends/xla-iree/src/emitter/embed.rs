@@ -11,6 +11,7 @@ use super::types::{Elem, TensorType};
 /// f32 `[rows, hidden]` of i32 tokens `[rows]`, times the model's embedding scale. The host has
 /// checked that every token is in the vocabulary.
 pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
+    f.b.section("embedding");
     let weight = f.weight(WeightId::Embedding);
     let hidden = weight.shape[1];
     let rows = tokens.sizes()[0];

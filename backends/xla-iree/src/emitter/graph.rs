@@ -1,7 +1,7 @@
 //! A function of a model under construction: the builder, the model, and the arguments so far.
 
 use halfhitch_seam::{
-    ExecutionPlan, LayerWeight, ModelSpec, TapPoint, TapSite, WeightForm, WeightId,
+    ExecutionPlan, LayerWeight, ModelSpec, StepRows, TapPoint, TapSite, WeightForm, WeightId,
 };
 
 use super::builder::{Builder, Scalar, Value};
@@ -30,6 +30,8 @@ pub struct WeightValue {
     pub shape: Vec<usize>,
     /// How its tensors lie.
     pub layout: Layout,
+    /// Tasks that a contraction of one row is cut into, where that was measured.
+    pub tasks: Option<usize>,
     /// Its tensors, in the order of [`weight_tensors`].
     pub tensors: Vec<Value>,
 }
@@ -38,6 +40,8 @@ pub struct WeightValue {
 pub struct Function<'a> {
     /// Model and plan.
     pub source: Source<'a>,
+    /// The kind of step that it is a part of.
+    pub rows: StepRows,
     /// The body.
     pub b: Builder,
     name: String,
@@ -53,6 +57,7 @@ impl<'a> Function<'a> {
         let name = name.into();
         Self {
             source,
+            rows: StepRows::One,
             b: Builder::new(name.clone()),
             name,
             arguments: Vec::new(),
@@ -144,6 +149,7 @@ impl<'a> Function<'a> {
             form: resident.form,
             shape: resident.shape.clone(),
             layout: resident.layout,
+            tasks: resident.tasks,
             tensors,
         };
         self.weights.push((id, value.clone()));

@@ -9,6 +9,7 @@ use super::norm::{NormWeights, norm};
 
 /// f32 logits `[rows, vocabulary]` of the residual stream `[rows, hidden]`.
 pub fn logits(f: &mut Function<'_>, x: &Value) -> Value {
+    f.b.section("head");
     let spec = f.source.spec;
     let ids = NormWeights {
         weight: WeightId::FinalNorm,

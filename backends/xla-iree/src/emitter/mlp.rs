@@ -10,6 +10,7 @@ use super::graph::{Function, layer_weight};
 /// `down(act(gate(h)) * up(h))` of f32 `[rows, hidden]`.
 pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> Value {
     use LayerWeight as W;
+    f.b.layer_section(layer, "feed-forward");
     let bias = |weight| mlp.bias.then(|| layer_weight(layer, weight));
     let id = |weight| layer_weight(layer, weight);
     let [gate, up] = project_all(

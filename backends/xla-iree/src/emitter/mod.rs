@@ -8,7 +8,7 @@
 mod argmax;
 mod attention;
 mod builder;
-mod contraction;
+pub(crate) mod contraction;
 mod decode;
 mod embed;
 mod graph;

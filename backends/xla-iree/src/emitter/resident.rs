@@ -4,9 +4,9 @@
 //! Matrices of the same input whose rows can be put one below the other are one resident weight, so
 //! that one contraction reads it: queries, keys and values; gate and up.
 
-use halfhitch_seam::{LayerWeight, WeightForm, WeightId};
+use halfhitch_seam::{LayerWeight, StepRows, WeightForm, WeightId};
 
-use super::contraction::ranges;
+use super::contraction::{choice, ranges};
 use super::graph::{Source, shape_of};
 use super::layout::{Layout, WeightTensor, weight_tensors};
 
@@ -23,6 +23,8 @@ pub struct Resident {
     pub shape: Vec<usize>,
     /// How it lies.
     pub layout: Layout,
+    /// Tasks that a contraction of one row with it is cut into, where that was measured.
+    pub tasks: Option<usize>,
 }
 
 impl Resident {
@@ -71,12 +73,13 @@ pub fn group(source: Source<'_>, ids: &[WeightId]) -> Vec<Resident> {
         .all(|p| p.form == form && p.shape[1] == columns);
     let rows: Vec<usize> = parts.iter().map(|p| p.shape[0]).collect();
     let shape = vec![rows.iter().sum(), columns];
-    let layout = Layout::choose(source.profile, form, &shape);
+    let layout = choice::layout(source, form, &shape);
     if !alike || layout != Layout::Blocks {
         return parts;
     }
     vec![Resident {
         ids: ids.to_vec(),
+        tasks: tasks(source, form, &shape),
         rows,
         form,
         shape,
@@ -101,8 +104,13 @@ pub fn single(source: Source<'_>, id: WeightId) -> Resident {
         layout: match id {
             // Only rows of it are picked.
             WeightId::Embedding if !source.spec.head.tied => Layout::Stored,
-            _ => Layout::choose(source.profile, planned.resident, &shape),
+            _ => choice::layout(source, planned.resident, &shape),
         },
+        tasks: tasks(source, planned.resident, &shape),
         shape,
     }
+}
+
+fn tasks(source: Source<'_>, form: WeightForm, shape: &[usize]) -> Option<usize> {
+    choice::tuned(source, form, shape, StepRows::One)?.tasks
 }

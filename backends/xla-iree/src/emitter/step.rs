@@ -7,11 +7,12 @@
 //! compiled twice.
 
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
-use halfhitch_seam::{LayerWeight, TapPoint};
+use halfhitch_seam::{LayerWeight, StepRows, TapPoint};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
 use super::builder::Value;
+use super::contraction::choice::step_rows;
 use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
@@ -86,6 +87,7 @@ pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
 }
 
 fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
+    f.rows = step_rows(shape.rows(), shape.lanes());
     let source = f.source;
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
@@ -93,7 +95,6 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
-    f.b.section("rope");
     let tables = rope_rows(&mut f, &lanes);
     let mut caches: Vec<Vec<Cache>> = spec
         .layers
@@ -105,7 +106,6 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
                 .collect()
         })
         .collect();
-    f.b.section("embedding");
     let mut x = embed(&mut f, &tokens);
     f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
@@ -125,8 +125,6 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
             let at = known.unwrap_or_else(|| {
-                f.b.section("rope");
-
                 let of_lanes = (0..lanes.len())
                     .map(|lane| {
                         let table = f.b.slice(table, 0, lane, lane + 1);
@@ -235,6 +233,10 @@ pub fn reading(
     reading: Reading,
 ) -> (String, Signature) {
     let mut f = Function::new(source, reading_name(shape, rows, reading));
+    f.rows = match rows {
+        Rows::One => StepRows::One,
+        Rows::All => step_rows(shape.rows(), shape.lanes()),
+    };
     let hidden = source.spec.hidden_size;
     let dims: [Dim; 2] = [shape.rows().into(), hidden.into()];
     let mut x = f.argument(Role::Hidden, Elem::F32, &dims);
@@ -243,12 +245,10 @@ pub fn reading(
         let row = f.b.index(row);
         x = f.b.rows(&x, Some(row), Dim::Static(1));
     }
-    f.b.section("head");
     let logits = head::logits(&mut f, &x);
     match reading {
         Reading::Logits => f.result(Role::Logits, logits),
         Reading::Choice => {
-            f.b.section("choice");
             let choice = argmax::choose(&mut f.b, &logits, source.profile);
             f.result(Role::Choice, choice);
         }
@@ -272,6 +272,7 @@ fn make_lane(f: &mut Function<'_>, lane: usize, rows: usize) -> Lane {
 
 /// Every rope's table rows for the step, `[rows, 2, dims]`.
 fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
+    f.b.section("rope");
     let ropes = rope::distinct(f.source.spec);
     ropes
         .iter()
@@ -332,7 +333,6 @@ fn decoder_layer(
         W::PreAttentionNormBias,
     );
     f.tap(Some(layer), TapPoint::PreAttentionNorm, &h);
-    f.b.layer_section(layer, "attention");
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
     f.b.layer_section(layer, "norm");
     let a = normed(
@@ -359,7 +359,6 @@ fn decoder_layer(
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
-    f.b.layer_section(layer, "feed-forward");
     let m = mlp::gated(f, layer, &h, gated);
     f.tap(Some(layer), TapPoint::FeedForwardOutput, &m);
     f.b.layer_section(layer, "norm");

@@ -10,9 +10,12 @@ use halfhitch_seam::{
     negotiate,
 };
 
+use super::graph::layer_weight;
 use super::layout::Role;
 use super::*;
 use crate::runtime::capabilities::capabilities;
+
+mod choice;
 
 fn layer() -> LayerSpec {
     LayerSpec {

@@ -46,11 +46,10 @@ impl Profile {
     /// Several blocks at a time, as [`Share`] says, so that the memory is read at several places at once:
     /// a stream begins anew at each page, and while one waits the others run. A word at a time: four at
     /// once spill registers and are four times slower.
-    pub fn words(self, blocks: usize, rows: usize) -> Option<Tiling> {
-        let Self::LlvmCpu { threads } = self else {
-            return None;
-        };
-        let share = Share::choose(blocks, threads, together(rows));
+    ///
+    /// `tasks` is how many it is cut into, where that was measured.
+    pub fn words(self, blocks: usize, rows: usize, tasks: Option<usize>) -> Option<Tiling> {
+        let share = self.share(blocks, rows, tasks)?;
         Some(Tiling {
             distribution: vec![share.task, BLOCK, 0, 0],
             parallel: vec![share.together, BLOCK, 0, 0],
@@ -60,11 +59,14 @@ impl Profile {
 
     /// The contraction of `blocks` blocks of numbers of `columns` columns: loops over block, row, column.
     /// Several blocks at once as for [`Self::words`], and four columns where they divide.
-    pub fn blocked(self, blocks: usize, columns: usize, rows: usize) -> Option<Tiling> {
-        let Self::LlvmCpu { threads } = self else {
-            return None;
-        };
-        let share = Share::choose(blocks, threads, together(rows));
+    pub fn blocked(
+        self,
+        blocks: usize,
+        columns: usize,
+        rows: usize,
+        tasks: Option<usize>,
+    ) -> Option<Tiling> {
+        let share = self.share(blocks, rows, tasks)?;
         let unrolled = if columns.is_multiple_of(4) && rows == 1 {
             4
         } else {
@@ -75,6 +77,36 @@ impl Profile {
             parallel: vec![share.together, BLOCK, 0],
             reduction: vec![0, 0, unrolled],
         })
+    }
+
+    /// How a contraction of `rows` rows of activations is shared out. Tasks are measured with one row.
+    fn share(self, blocks: usize, rows: usize, tasks: Option<usize>) -> Option<Share> {
+        let Self::LlvmCpu { threads } = self else {
+            return None;
+        };
+        let most = together(rows);
+        Some(match tasks {
+            Some(tasks) if rows == 1 => Share::of_tasks(blocks, tasks, most),
+            _ => Share::choose(blocks, threads, most),
+        })
+    }
+
+    /// Numbers of tasks that are worth measuring for a contraction of `blocks` blocks besides the usual
+    /// one: few, one a thread and several, each cut differently.
+    pub fn task_counts(self, blocks: usize) -> Vec<usize> {
+        let Self::LlvmCpu { threads } = self else {
+            return Vec::new();
+        };
+        let mut known = vec![Share::choose(blocks, threads, together(1))];
+        let mut counts = Vec::new();
+        for tasks in [1, threads, 2 * threads, 4 * threads, 8 * threads] {
+            let share = Share::of_tasks(blocks, tasks, together(1));
+            if !known.contains(&share) {
+                known.push(share);
+                counts.push(blocks / share.task);
+            }
+        }
+        counts
     }
 
     /// Rebuilding packed values into tiles: loops over block, part of it, group, word, value, row.
@@ -130,6 +162,19 @@ pub struct Share {
 }
 
 impl Share {
+    /// About so many tasks: as many as divide the blocks evenly, and no fewer.
+    pub fn of_tasks(blocks: usize, tasks: usize, most: usize) -> Self {
+        let largest = |n: usize, most: usize| {
+            let divisors = (1..=most.min(n)).rev().filter(|&d| n.is_multiple_of(d));
+            divisors.max().unwrap_or(1)
+        };
+        let task = largest(blocks, (blocks / tasks.max(1)).max(1));
+        Self {
+            task,
+            together: largest(task, most),
+        }
+    }
+
     /// The cheapest way to share `blocks` blocks out to `threads` threads, at most `most` together.
     ///
     /// Tasks are all of one size: a remainder would be compiled as a loop of its own, which is not
@@ -183,7 +228,37 @@ mod tests {
         }
         assert_eq!(Share::choose(1, 2, 4).task, 1);
         assert_eq!(Share::choose(17, 2, 4).together, 1);
-        assert_eq!(Profile::Portable.words(15, 1), None);
+        assert_eq!(Profile::Portable.words(15, 1, None), None);
+    }
+
+    #[test]
+    fn tasks_that_were_measured_are_cut_evenly() {
+        for (blocks, tasks, task, together) in [
+            (96, 8, 12, 4),
+            (30, 4, 6, 3),
+            (30, 1, 30, 3),
+            (7, 2, 1, 1),
+            (4, 99, 1, 1),
+        ] {
+            let share = Share::of_tasks(blocks, tasks, 4);
+            assert_eq!(
+                (share.task, share.together),
+                (task, together),
+                "{blocks} {tasks}"
+            );
+        }
+        let cpu = Profile::LlvmCpu { threads: 2 };
+        for blocks in [1, 7, 18, 30, 96] {
+            for tasks in cpu.task_counts(blocks) {
+                assert_ne!(
+                    cpu.words(blocks, 1, Some(tasks)),
+                    cpu.words(blocks, 1, None)
+                );
+            }
+        }
+        assert!(cpu.task_counts(1).is_empty());
+        assert!(!cpu.task_counts(96).is_empty());
+        assert!(Profile::Portable.task_counts(96).is_empty());
     }
 
     #[test]

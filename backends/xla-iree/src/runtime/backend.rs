@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use halfhitch_seam::{
-    BackendIdentity, CacheAction, CacheReport, ComputeBackend, Control, DeviceCapabilities,
-    DeviceId, DeviceInfo, ErrorCode, GraphReport, GraphRequest, MemoryInfo, OpenRequest, ResultExt,
-    SeamError, SeamResult, Session,
+    BackendIdentity, CacheAction, CacheReport, CancelToken, ComputeBackend, Control,
+    DeviceCapabilities, DeviceId, DeviceInfo, ErrorCode, GraphReport, GraphRequest, MemoryInfo,
+    NoObserver, OpenRequest, ResultExt, SeamError, SeamResult, Session, TuneReport, TuneRequest,
+    TunedContraction, negotiate,
 };
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
@@ -17,9 +18,11 @@ use super::memory;
 use super::selftest;
 use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
+use super::tune::{Identity, Store, Tuner};
 use super::upload::upload;
-use crate::compiler::{Compiler, CompilerOptions, Target};
+use crate::compiler::{Cache, Compiler, CompilerOptions, Target};
 use crate::emitter::Source;
+use crate::emitter::contraction::choice::supports;
 
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +116,29 @@ impl XlaIreeBackend {
             .ok_or_else(|| SeamError::unsupported(format!("no code for `{}`", self.options.driver)))
     }
 
+    /// What was measured on a device before. Nothing, where that cannot be told.
+    fn tuned(&self, device: &DeviceId, target: &Target) -> Vec<TunedContraction> {
+        let options = &self.options.compiler;
+        if !options.cache.as_deref().is_some_and(Cache::has_answers) {
+            return Vec::new();
+        }
+        let cancel = CancelToken::new();
+        let control = Control {
+            cancel: &cancel,
+            observer: &NoObserver,
+        };
+        let compiler = match Compiler::open(options, &control) {
+            Ok(compiler) => compiler,
+            Err(e) => {
+                tracing::debug!("without what was tuned: {e}");
+                return Vec::new();
+            }
+        };
+        let identity = Identity::new(device, target, compiler.tool());
+        let cache = compiler.cache();
+        cache.map_or_else(Vec::new, |cache| Store::new(cache, identity).read())
+    }
+
     /// Lets a device prove itself the first time it is opened.
     fn test_once(
         &self,
@@ -196,8 +222,12 @@ impl ComputeBackend for XlaIreeBackend {
                 free: stats.free,
             }
         };
-        let target = Target::for_driver(&self.options.driver).map(|t| t.description);
-        Ok(capabilities(info, memory, target))
+        let target = self.target()?;
+        Ok(DeviceCapabilities {
+            representations: supports(target.profile),
+            tuned: self.tuned(device, &target),
+            ..capabilities(info, memory, Some(target.description))
+        })
     }
 
     fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
@@ -219,6 +249,28 @@ impl ComputeBackend for XlaIreeBackend {
         };
         let compiler = &self.options.compiler;
         graph::graph(request, &target, &capabilities, compiler, control).map(Some)
+    }
+
+    fn tune(&self, request: &TuneRequest, control: &Control<'_>) -> SeamResult<Option<TuneReport>> {
+        control.cancel.check()?;
+        let info = self.device(&request.device)?;
+        let capabilities = self.capabilities(&info.id)?;
+        let model = &request.model;
+        let plan = negotiate(model, &request.weights, &capabilities, &request.wishes)?;
+        let target = self.target()?;
+        let compiler = Compiler::open(&self.options.compiler, control)?;
+        let device = self.open_device(&info.id, plan.threads)?;
+        self.test_once(&device, &info.id, &compiler, &target, control)?;
+        let identity = Identity::new(&info.id, &target, compiler.tool());
+        let tuner = Tuner {
+            store: compiler.cache().map(|cache| Store::new(cache, identity)),
+            compiler: &compiler,
+            target: &target,
+            device: &device,
+        };
+        let wish = request.wishes.representation;
+        let report = tuner.run(model, &plan, wish, request.repeats, control)?;
+        Ok(Some(report))
     }
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {

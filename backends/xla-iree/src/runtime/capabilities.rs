@@ -58,6 +58,8 @@ pub fn capabilities(
         prefill_chunk: PREFILL_CHUNK,
         memory,
         codegen_target,
+        representations: Vec::new(),
+        tuned: Vec::new(),
         taps: true,
     }
 }

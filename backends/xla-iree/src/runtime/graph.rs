@@ -9,6 +9,7 @@ use super::cache::capacity_for;
 use super::capabilities::capabilities;
 use crate::compiler::stats::{self, Moment};
 use crate::compiler::{Compiler, CompilerOptions, Target};
+use crate::emitter::contraction::choice::supports;
 use crate::emitter::{self, Module, Reading, Rows, Shape, Source, reading_name};
 
 /// What a named target is taken to be able to do, there being no device to ask.
@@ -20,7 +21,10 @@ pub fn imagined(target: &Target, name: &str) -> DeviceCapabilities {
         driver: name.split(':').next().unwrap_or(name).to_owned(),
     };
     let description = Some(target.description.clone());
-    capabilities(info, MemoryInfo::default(), description)
+    DeviceCapabilities {
+        representations: supports(target.profile),
+        ..capabilities(info, MemoryInfo::default(), description)
+    }
 }
 
 /// The graph that `request` asks for, for a target and what it can do.

@@ -11,6 +11,7 @@ mod outputs;
 mod selftest;
 mod session;
 mod steps;
+mod tune;
 mod upload;
 
 pub use backend::{BackendOptions, CompileAt, XlaIreeBackend};

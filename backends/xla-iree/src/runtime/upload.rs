@@ -71,7 +71,11 @@ pub fn upload(
     Ok(parts.into_iter().flatten().collect())
 }
 
-fn one(
+/// The tensors of one resident weight.
+///
+/// # Errors
+/// As [`upload`].
+pub fn one(
     device: &Device,
     resident: &Resident,
     weights: &Weights,

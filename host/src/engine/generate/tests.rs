@@ -38,6 +38,8 @@ impl Counter {
                 prefill_chunk: 4,
                 threads: None,
                 weights: Vec::new(),
+                representations: Vec::new(),
+                tuned: Vec::new(),
                 memory: MemoryEstimate::default(),
                 choices: Vec::new(),
             },

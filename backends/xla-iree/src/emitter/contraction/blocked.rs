@@ -52,7 +52,7 @@ pub fn contract(
         .chain(xs)
         .map(|v| v.ty().to_string())
         .collect();
-    let tiling = profile.blocked(blocks, weight.shape[1], xs.len());
+    let tiling = profile.blocked(blocks, weight.shape[1], xs.len(), weight.tasks);
     let tiling = tiling.map_or(String::new(), |t| t.to_string());
     let text = format!(
         "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\"]}} ins({} : {}) {}{tiling}{{

@@ -12,9 +12,11 @@
 //! The layout is the target's and the shape's: [`Layout::choose`].
 
 pub mod blocked;
+pub mod choice;
 mod dense;
 mod expand;
 mod fused;
+pub mod micro;
 pub mod words;
 
 use halfhitch_seam::{WeightForm, WeightId};
@@ -87,11 +89,22 @@ fn add_bias(f: &mut Function<'_>, y: Value, bias: Option<WeightId>) -> Value {
 
 /// The product with each of the weights that are resident together.
 fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> {
+    let rows = (x.sizes()[0], f.rows);
+    let Resident { form, layout, .. } = *resident;
+    let representation = choice::representation(f.source, form, layout, &resident.shape, rows);
+    contract_as(f, x, resident, representation)
+}
+
+/// [`contract`], written in a certain way.
+pub fn contract_as(
+    f: &mut Function<'_>,
+    x: &Value,
+    resident: &Resident,
+    representation: Representation,
+) -> Vec<Value> {
     let weight = f.resident(resident);
     let precision = f.source.plan.precision.into();
-    let rows = x.sizes()[0];
     let shape = [weight.shape[0], weight.shape[1]];
-    let representation = choose(weight.form, weight.layout, rows);
     if representation == Representation::Tiles {
         return words::multiply(&mut f.b, x, &weight, &resident.rows, f.source.profile);
     }
@@ -102,7 +115,7 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
             fused::contract(&mut f.b, &x, weight.form, &weight.tensors, shape)
         }
         Representation::Interleaved => {
-            let xs: Vec<_> = (0..rows)
+            let xs: Vec<_> = (0..x.sizes()[0])
                 .map(|row| {
                     let x = f.b.slice(x, 0, row, row + 1);
                     prepare(&mut f.b, &x, &weight)

@@ -128,7 +128,7 @@ pub fn contract(
         .collect();
     let names: Vec<_> = inputs.iter().map(ToString::to_string).collect();
     let types: Vec<_> = inputs.iter().map(|v| v.ty().to_string()).collect();
-    let tiling = profile.words(blocks, xs.len());
+    let tiling = profile.words(blocks, xs.len(), weight.tasks);
     let tiling = tiling.map_or(String::new(), |t| t.to_string());
     let text = format!(
         "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\", \"reduction\"]}} ins({} : {}) {}{tiling}{{\n{}    }} -> {}",
