@@ -75,8 +75,8 @@ def engines(args):
         for form, numbers in (("q4_1", "same"), ("q4_0", "requantised")):
             command = [args.candle.resolve()]
             model = files / f"{form}.gguf"
-            one = Script("candle", form.upper(), model, numbers=numbers, command=command)
-            all_engines.append(one)
+            more = dict(numbers=numbers, command=command, rounds=2)
+            all_engines.append(Script("candle", form.upper(), model, **more))
     if args.mlx:
         command = [args.mlx, HERE / "run_mlx.py"]
         # A tenth of the others' speed: less of it, once in two rounds, is enough to say so.

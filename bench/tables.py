@@ -134,11 +134,14 @@ def markdown(report, chart_name):
     for row in report["engines"]:
         figures = row["figures"]
         name = row["engine"]
+        rounds = len(figures["load_s"]["values"])
         if (row["prefill"], row["decode"]) != (workload["prefill"], workload["decode"]):
             notes.append(
-                f"{name} was given a prompt of {row['prefill']} and {row['decode']} tokens to decode, in "
-                f"{len(figures['decode_tokens_per_s']['values'])} rounds: it would have taken most of the time."
+                f"{name} was given a prompt of {row['prefill']} tokens, and {row['decode']} to decode: it would "
+                "have taken most of the time."
             )
+        if rounds < report["rounds"]:
+            notes.append(f"{name} took part in {rounds} of the rounds, being slow.")
         if row["numbers"] == "requantised":
             notes.append(
                 f"{name} has other weights, rounded once more from the same file: faster kernels want them so."
