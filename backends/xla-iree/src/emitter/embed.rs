@@ -29,11 +29,25 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
         .map(|t| gather(&mut f.b, t, tokens))
         .collect();
     let x = match picked.as_slice() {
-        [dense] => f.b.convert(dense, Elem::F32),
+        [dense] => {
+            let x = f.b.convert(dense, Elem::F32);
+            if rows.min(TILE_ROWS) * hidden > TILE {
+                f.b.barrier(&x)
+            } else {
+                x
+            }
+        }
         _ => dequantize(&mut f.b, weight.form, &picked, [rows, hidden]),
     };
     f.b.scale(&x, f.source.spec.embedding_scale)
 }
+
+/// Elements from which on picked rows are written before they are read. Otherwise the compiler fuses the
+/// lookup with the first norm and keeps a tile of it, some rows whole, on a stack of 8192 elements at
+/// most: beyond that it gives up.
+const TILE: usize = 4096;
+/// Rows of that tile.
+const TILE_ROWS: usize = 8;
 
 /// Whole rows of `table` by their indices.
 fn gather(b: &mut Builder, table: &Value, indices: &Value) -> Value {

@@ -291,6 +291,25 @@ fn matrices_of_one_input_are_joined_where_blocks_hold_them() {
 }
 
 #[test]
+fn wide_rows_are_written_between_the_lookup_and_the_first_norm() {
+    let mut spec = llama();
+    for (hidden, want) in [(64, false), (1024, true)] {
+        spec.hidden_size = hidden;
+        for dtype in [DType::F32, DType::F16] {
+            let plan = plan(&spec, WeightForm::Dense(dtype), Precision::F32);
+            let text = module(source(&spec, &plan), Shape::Chunk { rows: 16 }).text;
+            let after = text.split_once("stablehlo.gather").unwrap().1;
+            let between = after.split_once("stablehlo.multiply").unwrap().0;
+            assert_eq!(
+                between.contains("util.optimization_barrier"),
+                want,
+                "{hidden} {dtype}"
+            );
+        }
+    }
+}
+
+#[test]
 fn caches_go_in_and_out_in_one_type() {
     let spec = everything();
     let plan = plan(&spec, WeightForm::Dense(DType::F32), Precision::F32);
