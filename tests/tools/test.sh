@@ -23,3 +23,5 @@ else
     cargo test --locked --workspace --all-targets "$@"
 fi
 cargo test --quiet --locked --workspace --doc
+say "test: Vulkan"
+tests/tools/test-vulkan.sh

@@ -3,9 +3,10 @@
 use halfhitch_seam::WeightId;
 
 use super::builder::{Builder, Value};
-use super::contraction::{dequantize, words};
-use super::graph::Function;
+use super::contraction::{dequantize, words, words_gpu};
+use super::graph::{Function, WeightValue};
 use super::layout::Layout;
+use super::tiling::Profile;
 use super::types::{Elem, TensorType};
 
 /// f32 `[rows, hidden]` of i32 tokens `[rows]`, times the model's embedding scale. The host has
@@ -24,7 +25,23 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
         .map(|t| gather(&mut f.b, t, tokens))
         .collect();
     let x = match picked.as_slice() {
-        [dense] => f.b.convert(dense, Elem::F32),
+        [dense] => {
+            let x = f.b.convert(dense, Elem::F32);
+            match f.source.profile {
+                // Fused with a norm's sum, all rows would have to fit the shared memory.
+                Profile::Gpu { .. } => f.b.barrier(&x),
+                _ => x,
+            }
+        }
+        _ if matches!(weight.layout, Layout::Words | Layout::Lanes) => {
+            let shape = vec![rows, hidden];
+            let picked = WeightValue {
+                shape,
+                tensors: picked,
+                ..weight
+            };
+            words_gpu::matrix(&mut f.b, &picked)
+        }
         _ => dequantize(&mut f.b, weight.form, &picked, [rows, hidden]),
     };
     f.b.scale(&x, f.source.spec.embedding_scale)

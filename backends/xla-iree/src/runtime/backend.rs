@@ -10,13 +10,14 @@ use halfhitch_seam::{
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
 
-use super::capabilities::capabilities;
+use super::capabilities::on_target;
 use super::error::seam_error;
 use super::memory;
 use super::selftest;
 use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
 use super::upload::upload;
+use crate::compiler::target::VARIABLE;
 use crate::compiler::{Compiler, CompilerOptions, Target};
 use crate::emitter::Source;
 
@@ -33,12 +34,15 @@ pub enum CompileAt {
 /// How a backend runs.
 #[derive(Clone, Debug)]
 pub struct BackendOptions {
-    /// The HAL driver: `local-task`, `local-sync`.
+    /// The HAL driver: `local-task`, `local-sync`, `cuda`, `vulkan`, `metal`.
     pub driver: String,
     /// Threads of `local-task`; 0 is one a physical core.
     pub workers: u32,
     /// Microseconds that an idle thread of `local-task` spins before it sleeps.
     pub worker_spin_us: u32,
+    /// Targets that code is made for instead of what devices tell, as
+    /// [`Target::for_device`] takes them.
+    pub target: Option<String>,
     /// The compiler.
     pub compiler: CompilerOptions,
     /// When steps are compiled.
@@ -46,14 +50,15 @@ pub struct BackendOptions {
 }
 
 impl BackendOptions {
-    /// What suits a driver here: the environment's compiler and cache. `HALFHITCH_THREADS` sets the
-    /// threads.
+    /// What suits a driver here: the environment's compiler, cache and targets
+    /// ([`VARIABLE`]). `HALFHITCH_THREADS` sets the threads.
     pub fn for_driver(driver: &str) -> Self {
         let threads = std::env::var("HALFHITCH_THREADS").ok();
         Self {
             driver: driver.to_owned(),
             workers: threads.and_then(|t| t.parse().ok()).unwrap_or(0),
             worker_spin_us: 100,
+            target: std::env::var(VARIABLE).ok().filter(|t| !t.is_empty()),
             compiler: CompilerOptions::from_environment(IREE_VERSION),
             compile_at: CompileAt::default(),
         }
@@ -125,6 +130,18 @@ impl XlaIreeBackend {
         Ok(())
     }
 
+    /// What code is made for on a device; `None` for the processor, which is not asked.
+    fn target(&self, device: Option<&Device>) -> SeamResult<Target> {
+        let told = |category: &str, key: &str| {
+            let answer = device.map(|d| d.query(category, key));
+            answer.transpose().unwrap_or_else(|e| {
+                tracing::debug!(category, key, error = %e, "the device does not answer");
+                None
+            })?
+        };
+        Target::for_device(&self.options.driver, &told, self.options.target.as_deref())
+    }
+
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
@@ -178,20 +195,16 @@ impl ComputeBackend for XlaIreeBackend {
 
     fn capabilities(&self, device: &DeviceId) -> SeamResult<DeviceCapabilities> {
         let info = self.device(device)?;
-        let memory = if is_local(&self.options.driver) {
-            memory::host()
-        } else {
-            let stats = self
-                .open_device(device, None)?
-                .memory()
-                .map_err(seam_error)?;
-            MemoryInfo {
-                total: stats.total,
-                free: stats.free,
-            }
+        if is_local(&self.options.driver) {
+            return Ok(on_target(info, memory::host(), &self.target(None)?));
+        }
+        let device = self.open_device(device, None)?;
+        let stats = device.memory().map_err(seam_error)?;
+        let memory = MemoryInfo {
+            total: stats.total,
+            free: stats.free,
         };
-        let target = Target::for_driver(&self.options.driver).map(|t| t.description);
-        Ok(capabilities(info, memory, target))
+        Ok(on_target(info, memory, &self.target(Some(&device))?))
     }
 
     fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
@@ -207,11 +220,9 @@ impl ComputeBackend for XlaIreeBackend {
         } = request;
         control.cancel.check()?;
         let info = self.device(&plan.device.id)?;
-        let target = Target::for_driver(&self.options.driver).ok_or_else(|| {
-            SeamError::unsupported(format!("no code for `{}`", self.options.driver))
-        })?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
+        let target = self.target(Some(&device))?;
         self.test_once(&device, &info.id, &compiler, &target, &control)?;
         let source = Source {
             spec: model,

@@ -5,6 +5,7 @@ mod cache;
 pub mod capabilities;
 mod error;
 mod function;
+mod lanes;
 mod memory;
 mod outputs;
 mod selftest;

@@ -4,6 +4,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
 //! | packed | blocks | 1 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
+//! | packed | words, lanes | 1 | [`words_gpu`] | whole words across a warp's lanes, which every GPU loads at full width |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
 //! | packed | blocks | tiles of 16, f32 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | packed | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
@@ -14,6 +15,7 @@ mod dense;
 mod expand;
 mod fused;
 pub mod words;
+pub mod words_gpu;
 
 use halfhitch_seam::{WeightForm, WeightId};
 
@@ -32,6 +34,8 @@ pub enum Representation {
     FusedReduce,
     /// Packed words, rows interleaved.
     Words,
+    /// Packed words, groups across a warp's lanes.
+    GpuWords,
     /// Packed words into a matrix in tiles, for the matrix micro-kernel.
     Tiles,
     /// Dequantise into a matrix, then as [`Self::Dense`].
@@ -45,6 +49,7 @@ pub fn choose(form: WeightForm, layout: Layout, rows: usize, precision: Elem) ->
         (WeightForm::Affine(_), Layout::Blocks) if tiles => Representation::Tiles,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
         (WeightForm::Affine(_), Layout::Blocks) => Representation::Words,
+        (WeightForm::Affine(_), Layout::Words | Layout::Lanes) => Representation::GpuWords,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
     }
@@ -103,9 +108,14 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
             let y = words::contract(&mut f.b, &x, &weight, None, f.source.profile);
             f.b.reshape(&y, &[1, shape[0]])
         }
+        Representation::GpuWords => {
+            let x = demote(&mut f.b, x, precision);
+            words_gpu::contract(&mut f.b, &x, &weight)
+        }
         Representation::Expand => {
             let matrix = match weight.layout {
                 Layout::Blocks => words::matrix(&mut f.b, &weight),
+                Layout::Words | Layout::Lanes => words_gpu::matrix(&mut f.b, &weight),
                 Layout::Stored => expand::matrix(&mut f.b, weight.form, &weight.tensors, shape),
             };
             dense::contract(&mut f.b, x, &matrix, precision)
