@@ -5,7 +5,8 @@ BACKEND := xla-iree:local-task
 PROMPT  := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup model run chat test test-models test-full lint fmt docs deny clean plugins \
+.PHONY: help doctor setup model run chat test test-vulkan test-models test-full lint fmt docs deny clean plugins \
+	plugins-cuda plugins-vulkan plugins-metal \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
 	bench bench-peers bench-1b
 
@@ -32,6 +33,9 @@ plugins: setup iree-runtime ## build the IREE backend's plugins, optimised
 	cargo build --release --locked -p halfhitch-xla-iree-local-task -p halfhitch-xla-iree-local-sync
 	@tests/tools/install-plugins.sh release local-task local-sync
 
+plugins-cuda plugins-vulkan plugins-metal: plugins-%: setup ## the same, on a driver for GPUs (metal: on macOS)
+	@tests/tools/build-plugin.sh release $*
+
 model: setup ## fetch and import the small real model into models/smollm2-135m (93 MB)
 	@tests/tools/fetch-model.sh $(RELEASE)
 
@@ -43,6 +47,9 @@ chat: model plugins ## set everything up and talk with the model
 
 test: ## set everything up and run all tests
 	@tests/tools/test.sh
+
+test-vulkan: ## build the Vulkan plugin and test it on the device there is (a GPU, or Mesa's software)
+	@tests/tools/test-vulkan.sh
 
 test-models: ## the same, and more models on the IREE backend: all checkpoints narrow, every feature (ten minutes more)
 	@tests/tools/test.sh --features halfhitch-local-task-tests/models

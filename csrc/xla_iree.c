@@ -670,6 +670,17 @@ bool hh_iree_device_shares_host_memory(const hh_iree_device_t* device) {
   return device->shares_host_memory;
 }
 
+hh_iree_error_t* hh_iree_device_query(const hh_iree_device_t* device, const char* category,
+                                      const char* key, int64_t* out_value) {
+  HH_NULL_CHECK(out_value);
+  *out_value = 0;
+  HH_NULL_CHECK(device);
+  HH_NULL_CHECK(category);
+  HH_NULL_CHECK(key);
+  return hh_error_from_status(iree_hal_device_query_i64(
+      device->hal, iree_make_cstring_view(category), iree_make_cstring_view(key), out_value));
+}
+
 // What the operating system says of the host's memory; zeros where it does not.
 static void hh_host_memory(uint64_t* out_total, uint64_t* out_free) {
   *out_total = *out_free = 0;

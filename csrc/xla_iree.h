@@ -171,6 +171,13 @@ size_t hh_iree_device_import_alignment(const hh_iree_device_t* device);
 // nothing in speed. On others an imported buffer is read over the bus.
 bool hh_iree_device_shares_host_memory(const hh_iree_device_t* device);
 
+// What the driver says of the device under a category and a key of its own, as a whole number: for
+// "cuda", ("cuda.device", "compute_capability_major"); for "vulkan", ("vulkan.feature",
+// "shader_float16"), 1 where the device was opened with it. NOT_FOUND for a key that the driver does
+// not know.
+hh_iree_error_t* hh_iree_device_query(const hh_iree_device_t* device, const char* category,
+                                      const char* key, int64_t* out_value);
+
 typedef struct hh_iree_memory_stats_t {
   size_t struct_size;
   uint64_t total_bytes;           // memory of the device; 0: the driver does not say

@@ -60,7 +60,7 @@ fn build() -> Result<(), String> {
     let drivers = wanted_drivers();
     let runtime = find_runtime(&csrc, &drivers)?;
     for driver in &drivers {
-        if !runtime.list("drivers").any(|built| built == *driver) {
+        if !runtime.list("drivers").any(|built| built == driver) {
             return Err(format!(
                 "the IREE runtime in {} has no driver '{driver}'",
                 runtime.prefix.display()
@@ -84,15 +84,19 @@ fn var(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|error| format!("{name}: {error}"))
 }
 
-fn wanted_drivers() -> Vec<&'static str> {
-    let extra = ["cuda", "vulkan", "metal"];
-    let wanted = |driver: &&str| {
-        std::env::var_os(format!("CARGO_FEATURE_{}", driver.to_uppercase())).is_some()
-    };
-    extra.into_iter().filter(wanted).collect()
+/// Every feature of this crate is a driver's name.
+fn wanted_drivers() -> Vec<String> {
+    let features = std::env::vars_os().filter_map(|(name, _)| {
+        let name = name.into_string().ok()?;
+        let feature = name.strip_prefix("CARGO_FEATURE_")?;
+        Some(feature.to_lowercase().replace('_', "-"))
+    });
+    let mut drivers: Vec<String> = features.filter(|f| f != "default").collect();
+    drivers.sort_unstable();
+    drivers
 }
 
-fn find_runtime(csrc: &Path, drivers: &[&str]) -> Result<Runtime, String> {
+fn find_runtime(csrc: &Path, drivers: &[String]) -> Result<Runtime, String> {
     if let Some(folder) = std::env::var_os("HALFHITCH_IREE_RUNTIME_DIR") {
         return read_runtime(PathBuf::from(folder));
     }

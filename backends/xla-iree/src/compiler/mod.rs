@@ -3,7 +3,6 @@
 
 pub mod cache;
 mod child;
-mod named;
 mod report;
 pub mod stats;
 pub mod target;

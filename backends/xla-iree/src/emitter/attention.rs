@@ -255,23 +255,29 @@ fn attend(
             body.math("exp", &below)
         },
     );
-    let weight_operand = || Operand {
+    let weight_operand = Operand {
         value: &weights,
         dims: &[0, 1, 2, 3],
     };
-    let total = b.generic(&loops[..4], &[weight_operand()], &outer, 0.0, |body, e| {
+    let total = b.generic(&loops[..4], &[weight_operand], &outer, 0.0, |body, e| {
         body.arith("addf", &e[1], &e[0])
     });
+    // Loops in the order of the result: where they are not, IREE's SPIR-V code races with its
+    // own initialisation (docs/upstream).
+    let by_row = [loops[1], loops[0], loops[2], loops[3], loops[4]];
     let sums = b.generic(
-        &loops,
+        &by_row,
         &[
-            weight_operand(),
+            Operand {
+                value: &weights,
+                dims: &[1, 0, 2, 3],
+            },
             Operand {
                 value: &values,
-                dims: &[3, 0, 4],
+                dims: &[3, 1, 4],
             },
         ],
-        &[1, 0, 2, 4],
+        &[0, 1, 2, 4],
         0.0,
         |body, e| {
             let value = body.widen(&e[1], stored);

@@ -3,9 +3,10 @@
 use halfhitch_seam::{WeightForm, WeightId};
 
 use super::builder::{Builder, Value};
-use super::contraction::{blocked, dequantize, words};
-use super::graph::Function;
+use super::contraction::{blocked, dequantize, words, words_gpu};
+use super::graph::{Function, WeightValue};
 use super::layout::Layout;
+use super::tiling::Profile;
 use super::types::{Elem, TensorType};
 
 /// f32 `[rows, hidden]` of i32 tokens `[rows]`, times the model's embedding scale. The host has
@@ -31,11 +32,21 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
     let x = match picked.as_slice() {
         [dense] => {
             let x = f.b.convert(dense, Elem::F32);
-            if rows.min(TILE_ROWS) * hidden > TILE {
-                f.b.barrier(&x)
-            } else {
-                x
+            match f.source.profile {
+                // Fused with a norm's sum, all rows would have to fit the shared memory.
+                Profile::Gpu { .. } => f.b.barrier(&x),
+                _ if rows.min(TILE_ROWS) * hidden > TILE => f.b.barrier(&x),
+                _ => x,
             }
+        }
+        _ if matches!(weight.layout, Layout::Words | Layout::Lanes) => {
+            let shape = vec![rows, hidden];
+            let picked = WeightValue {
+                shape,
+                tensors: picked,
+                ..weight
+            };
+            words_gpu::matrix(&mut f.b, &picked)
         }
         _ => dequantize(&mut f.b, weight.form, &picked, [rows, hidden]),
     };

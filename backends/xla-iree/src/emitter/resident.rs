@@ -63,7 +63,7 @@ pub fn residents(source: Source<'_>) -> Vec<Resident> {
     .collect()
 }
 
-/// Matrices of one input: as one resident weight where blocks can hold them, else each by itself.
+/// Matrices of one input: as one resident weight where they are laid out anew, else each by itself.
 pub fn group(source: Source<'_>, ids: &[WeightId]) -> Vec<Resident> {
     let parts: Vec<Resident> = ids.iter().map(|&id| single(source, id)).collect();
     let form = parts[0].form;
@@ -74,7 +74,7 @@ pub fn group(source: Source<'_>, ids: &[WeightId]) -> Vec<Resident> {
     let rows: Vec<usize> = parts.iter().map(|p| p.shape[0]).collect();
     let shape = vec![rows.iter().sum(), columns];
     let layout = choice::layout(source, form, &shape);
-    if !alike || layout != Layout::Blocks {
+    if !alike || !matches!(layout, Layout::Blocks | Layout::Lanes) {
         return parts;
     }
     vec![Resident {

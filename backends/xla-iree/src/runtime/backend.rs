@@ -11,7 +11,7 @@ use halfhitch_seam::{
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
 
-use super::capabilities::capabilities;
+use super::capabilities::on_target;
 use super::error::seam_error;
 use super::graph;
 use super::memory;
@@ -20,9 +20,9 @@ use super::session::XlaIreeSession;
 use super::steps::{Steps, all_shapes};
 use super::tune::{Identity, Store, Tuner};
 use super::upload::upload;
+use crate::compiler::target::VARIABLE;
 use crate::compiler::{Cache, Compiler, CompilerOptions, Target};
 use crate::emitter::Source;
-use crate::emitter::contraction::choice::supports;
 
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,12 +37,15 @@ pub enum CompileAt {
 /// How a backend runs.
 #[derive(Clone, Debug)]
 pub struct BackendOptions {
-    /// The HAL driver: `local-task`, `local-sync`.
+    /// The HAL driver: `local-task`, `local-sync`, `cuda`, `vulkan`, `metal`.
     pub driver: String,
     /// Threads of `local-task`; 0 is one a physical core.
     pub workers: u32,
     /// Microseconds that an idle thread of `local-task` spins before it sleeps.
     pub worker_spin_us: u32,
+    /// Targets that code is made for instead of what devices tell, as
+    /// [`Target::for_device`] takes them.
+    pub target: Option<String>,
     /// The compiler.
     pub compiler: CompilerOptions,
     /// When steps are compiled.
@@ -50,14 +53,15 @@ pub struct BackendOptions {
 }
 
 impl BackendOptions {
-    /// What suits a driver here: the environment's compiler and cache. `HALFHITCH_THREADS` sets the
-    /// threads.
+    /// What suits a driver here: the environment's compiler, cache and targets
+    /// ([`VARIABLE`]). `HALFHITCH_THREADS` sets the threads.
     pub fn for_driver(driver: &str) -> Self {
         let threads = std::env::var("HALFHITCH_THREADS").ok();
         Self {
             driver: driver.to_owned(),
             workers: threads.and_then(|t| t.parse().ok()).unwrap_or(0),
             worker_spin_us: 100,
+            target: std::env::var(VARIABLE).ok().filter(|t| !t.is_empty()),
             compiler: CompilerOptions::from_environment(IREE_VERSION),
             compile_at: CompileAt::default(),
         }
@@ -111,11 +115,6 @@ impl XlaIreeBackend {
         })
     }
 
-    fn target(&self) -> SeamResult<Target> {
-        Target::for_driver(&self.options.driver)
-            .ok_or_else(|| SeamError::unsupported(format!("no code for `{}`", self.options.driver)))
-    }
-
     /// What was measured on a device before. Nothing, where that cannot be told.
     fn tuned(&self, device: &DeviceId, target: &Target) -> Vec<TunedContraction> {
         let options = &self.options.compiler;
@@ -155,6 +154,18 @@ impl XlaIreeBackend {
             .in_context(|| format!("testing the device `{id}`"))?;
         self.tested.lock().insert(id.clone());
         Ok(())
+    }
+
+    /// What code is made for on a device; `None` for the processor, which is not asked.
+    fn target(&self, device: Option<&Device>) -> SeamResult<Target> {
+        let told = |category: &str, key: &str| {
+            let answer = device.map(|d| d.query(category, key));
+            answer.transpose().unwrap_or_else(|e| {
+                tracing::debug!(category, key, error = %e, "the device does not answer");
+                None
+            })?
+        };
+        Target::for_device(&self.options.driver, &told, self.options.target.as_deref())
     }
 
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
@@ -208,25 +219,25 @@ impl ComputeBackend for XlaIreeBackend {
             .collect())
     }
 
-    fn capabilities(&self, device: &DeviceId) -> SeamResult<DeviceCapabilities> {
-        let info = self.device(device)?;
-        let memory = if is_local(&self.options.driver) {
-            memory::host()
-        } else {
-            let stats = self
-                .open_device(device, None)?
-                .memory()
-                .map_err(seam_error)?;
-            MemoryInfo {
-                total: stats.total,
-                free: stats.free,
-            }
+    fn capabilities(&self, id: &DeviceId) -> SeamResult<DeviceCapabilities> {
+        let info = self.device(id)?;
+        if is_local(&self.options.driver) {
+            let target = self.target(None)?;
+            return Ok(DeviceCapabilities {
+                tuned: self.tuned(id, &target),
+                ..on_target(info, memory::host(), &target)
+            });
+        }
+        let device = self.open_device(id, None)?;
+        let stats = device.memory().map_err(seam_error)?;
+        let memory = MemoryInfo {
+            total: stats.total,
+            free: stats.free,
         };
-        let target = self.target()?;
+        let target = self.target(Some(&device))?;
         Ok(DeviceCapabilities {
-            representations: supports(target.profile),
-            tuned: self.tuned(device, &target),
-            ..capabilities(info, memory, Some(target.description))
+            tuned: self.tuned(id, &target),
+            ..on_target(info, memory, &target)
         })
     }
 
@@ -245,7 +256,16 @@ impl ComputeBackend for XlaIreeBackend {
                 let capabilities = graph::imagined(&target, name);
                 (target, capabilities)
             }
-            None => (self.target()?, self.capabilities(&request.device)?),
+            None => {
+                let device = match is_local(&self.options.driver) {
+                    true => None,
+                    false => Some(self.open_device(&request.device, None)?),
+                };
+                (
+                    self.target(device.as_ref())?,
+                    self.capabilities(&request.device)?,
+                )
+            }
         };
         let compiler = &self.options.compiler;
         graph::graph(request, &target, &capabilities, compiler, control).map(Some)
@@ -257,9 +277,9 @@ impl ComputeBackend for XlaIreeBackend {
         let capabilities = self.capabilities(&info.id)?;
         let model = &request.model;
         let plan = negotiate(model, &request.weights, &capabilities, &request.wishes)?;
-        let target = self.target()?;
         let compiler = Compiler::open(&self.options.compiler, control)?;
         let device = self.open_device(&info.id, plan.threads)?;
+        let target = self.target(Some(&device))?;
         self.test_once(&device, &info.id, &compiler, &target, control)?;
         let identity = Identity::new(&info.id, &target, compiler.tool());
         let tuner = Tuner {
@@ -282,9 +302,9 @@ impl ComputeBackend for XlaIreeBackend {
         } = request;
         control.cancel.check()?;
         let info = self.device(&plan.device.id)?;
-        let target = self.target()?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
+        let target = self.target(Some(&device))?;
         self.test_once(&device, &info.id, &compiler, &target, &control)?;
         let source = Source {
             spec: model,

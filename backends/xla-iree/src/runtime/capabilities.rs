@@ -7,6 +7,8 @@ use halfhitch_seam::{
     ModelFeature, Precision, QuantSupport,
 };
 
+use crate::compiler::Target;
+use crate::emitter::contraction::choice::supports;
 use crate::emitter::layout::PACKED_BITS;
 
 /// Rows of a full prefill chunk.
@@ -40,7 +42,19 @@ pub fn quantization() -> Vec<QuantSupport> {
     }]
 }
 
-/// Capabilities of a device. `codegen_target` is what code is generated for.
+/// Capabilities of a device whose code is made for `target`.
+pub fn on_target(device: DeviceInfo, memory: MemoryInfo, target: &Target) -> DeviceCapabilities {
+    let mut own = capabilities(device, memory, Some(target.description.clone()));
+    own.representations = supports(target.profile);
+    own.precisions.clone_from(&target.precisions);
+    own.resident.clone_from(&target.resident);
+    for support in &mut own.quantization {
+        support.scale_dtypes.clone_from(&target.resident);
+    }
+    own
+}
+
+/// Capabilities of a device where code can be made for all that the emitter writes. `codegen_target` is what code is generated for.
 pub fn capabilities(
     device: DeviceInfo,
     memory: MemoryInfo,

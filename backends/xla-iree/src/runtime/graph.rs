@@ -6,10 +6,9 @@ use halfhitch_seam::{
 };
 
 use super::cache::capacity_for;
-use super::capabilities::capabilities;
+use super::capabilities::on_target;
 use crate::compiler::stats::{self, Moment};
 use crate::compiler::{Compiler, CompilerOptions, Target};
-use crate::emitter::contraction::choice::supports;
 use crate::emitter::{self, Module, Reading, Rows, Shape, Source, reading_name};
 
 /// What a named target is taken to be able to do, there being no device to ask.
@@ -20,11 +19,7 @@ pub fn imagined(target: &Target, name: &str) -> DeviceCapabilities {
         name: target.description.clone(),
         driver: name.split(':').next().unwrap_or(name).to_owned(),
     };
-    let description = Some(target.description.clone());
-    DeviceCapabilities {
-        representations: supports(target.profile),
-        ..capabilities(info, MemoryInfo::default(), description)
-    }
+    on_target(info, MemoryInfo::default(), target)
 }
 
 /// The graph that `request` asks for, for a target and what it can do.

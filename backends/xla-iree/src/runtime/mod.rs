@@ -6,6 +6,7 @@ pub mod capabilities;
 mod error;
 mod function;
 mod graph;
+mod lanes;
 mod memory;
 mod outputs;
 mod selftest;

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rayon::prelude::*;
 
 use super::error::seam_error;
+use super::lanes::lanes;
 use crate::emitter::layout::{BLOCK, Layout, WeightPart};
 use crate::emitter::resident::{Resident, residents};
 use crate::emitter::{Elem, Source};
@@ -89,32 +90,46 @@ pub fn one(
         .tensors()
         .into_iter()
         .map(|tensor| {
-            let content = match resident.layout {
+            let (content, policy) = match resident.layout {
                 Layout::Blocks => match resident.form {
-                    WeightForm::Dense(dtype) => numbers(&of, resident, dtype)?,
-                    _ => blocks(&of, resident, tensor.part)?,
+                    WeightForm::Dense(dtype) => (numbers(&of, resident, dtype)?, Policy::Auto),
+                    _ => (blocks(&of, resident, tensor.part)?, Policy::Auto),
                 },
-                Layout::Stored => content(of[0], resident.form, tensor.part)?,
+                Layout::Lanes => (lanes(&of, resident, tensor.part)?, Policy::Copy),
+                Layout::Stored | Layout::Words => {
+                    (content(of[0], resident.form, tensor.part)?, Policy::Auto)
+                }
             };
             let dtype = iree_type(tensor.elem);
-            let buffer = Buffer::upload(device, dtype, &tensor.shape, content, Policy::Auto)
+            let buffer = Buffer::upload(device, dtype, &tensor.shape, content, policy)
                 .map_err(seam_error)?;
             Ok(((resident.id(), tensor.part), buffer))
         })
         .collect()
 }
 
-/// A part of packed weights, one below the other, in [`Layout::Blocks`].
-fn blocks(of: &[&Weight], resident: &Resident, part: WeightPart) -> SeamResult<Bytes> {
-    let parts: Vec<&Tensor> = of
-        .iter()
+/// A part of each of the packed weights that are resident together.
+///
+/// # Errors
+/// `Unsupported` where one has another form than was planned.
+pub fn affine_parts<'a>(
+    of: &[&'a Weight],
+    resident: &Resident,
+    part: WeightPart,
+) -> SeamResult<Vec<&'a Tensor>> {
+    of.iter()
         .map(|weight| match (weight, resident.form) {
             (Weight::Affine(a), WeightForm::Affine(scheme)) if a.scheme() == scheme => {
                 Ok(affine_part(a, part))
             }
             (weight, form) => Err(changed(weight, form)),
         })
-        .collect::<SeamResult<_>>()?;
+        .collect()
+}
+
+/// A part of packed weights, one below the other, in [`Layout::Blocks`].
+fn blocks(of: &[&Weight], resident: &Resident, part: WeightPart) -> SeamResult<Bytes> {
+    let parts = affine_parts(of, resident, part)?;
     let rows: Vec<&[u8]> = parts
         .iter()
         .flat_map(|t| t.bytes().chunks_exact(t.bytes().len() / t.shape()[0]))

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::error::{Error, Result, check};
+use crate::error::{Code, Error, Result, check};
 use crate::ffi;
 use crate::runtime::{Runtime, c_string};
 
@@ -123,6 +123,25 @@ impl Device {
     pub fn shares_host_memory(&self) -> bool {
         // SAFETY: the handle is valid.
         unsafe { ffi::hh_iree_device_shares_host_memory(self.raw()) }
+    }
+
+    /// What the driver says of the device under a category and a key of its own; `None` where it
+    /// does not know the key. `("cuda.device", "compute_capability_major")`, `("vulkan.feature",
+    /// "shader_float16")`.
+    pub fn query(&self, category: &str, key: &str) -> Result<Option<i64>> {
+        let category = c_string("category", category)?;
+        let key = c_string("key", key)?;
+        let mut value = 0;
+        // SAFETY: the handle is valid, the strings and the number live for the call.
+        let error = unsafe {
+            ffi::hh_iree_device_query(self.raw(), category.as_ptr(), key.as_ptr(), &mut value)
+        };
+        // SAFETY: the error, where there is one, is ours and is freed by this.
+        match unsafe { check(error) } {
+            Ok(()) => Ok(Some(value)),
+            Err(error) if error.code == Code::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// What is known of its memory.

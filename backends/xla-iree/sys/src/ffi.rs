@@ -151,6 +151,12 @@ unsafe extern "C" {
     ) -> Failure;
     pub fn hh_iree_device_import_alignment(device: *const hh_iree_device_t) -> usize;
     pub fn hh_iree_device_shares_host_memory(device: *const hh_iree_device_t) -> bool;
+    pub fn hh_iree_device_query(
+        device: *const hh_iree_device_t,
+        category: *const c_char,
+        key: *const c_char,
+        out_value: *mut i64,
+    ) -> Failure;
     pub fn hh_iree_device_memory(
         device: *const hh_iree_device_t,
         out_stats: *mut hh_iree_memory_stats_t,

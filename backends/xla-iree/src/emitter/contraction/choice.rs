@@ -10,6 +10,7 @@
 //! | llvm-cpu | packed, rows fill blocks | 1 | `words` | 8 to 12 times `fused-reduce` a token (adr/0009) |
 //! | llvm-cpu | dense, rows fill blocks | 1 | `blocked` | 2 to 3 times `dense` a token |
 //! | llvm-cpu | any, blocks | 16s | `tiles` | three times `expand` over 512 tokens |
+//! | a GPU | packed | 1 | `words` | the only form that compiles for all of them (adr/0012) |
 //! | any | packed | 1 | `fused-reduce` | one kernel and no weight in memory, where `expand` has two and writes it |
 //! | any | packed | more | `expand` | rebuilt once, it serves every row |
 //! | any | dense | any | `dense` | the other order of operands transposes the weight at every step |
@@ -49,6 +50,17 @@ const WORDS: Row = Row {
     packed: true,
     dense: false,
     rows: &[StepRows::One, StepRows::Batch],
+    precisions: ALL,
+};
+
+const GPU_WORDS: Row = Row {
+    name: "words",
+    description: "packed words, the groups of a row across a warp's lanes",
+    reason: "packed bytes read once, in whole words, which every GPU loads and fast",
+    against: "it takes single rows",
+    packed: true,
+    dense: false,
+    rows: &[StepRows::One],
     precisions: ALL,
 };
 
@@ -111,6 +123,7 @@ const DENSE: Row = Row {
 const fn table(profile: Profile) -> &'static [Row] {
     match profile {
         Profile::LlvmCpu { .. } => &[WORDS, BLOCKED, TILES, FUSED, EXPAND, DENSE],
+        Profile::Gpu { .. } => &[GPU_WORDS, EXPAND, DENSE],
         Profile::Portable => &[FUSED, EXPAND, DENSE],
     }
 }
@@ -203,6 +216,7 @@ pub fn representation(
     let usual = choose(form, layout, rows);
     for name in order(source, form, shape, kind) {
         match name {
+            "words" if usual == Representation::GpuWords => return usual,
             "words" | "blocked" if usual == Representation::Interleaved => return usual,
             "tiles" if usual == Representation::Tiles => return usual,
             "fused-reduce" if usual == Representation::FusedReduce => return usual,
@@ -251,7 +265,14 @@ pub fn alternatives(
         };
         let usual = choose(form, layout, rows);
         let representation = match row.name {
-            "words" | "blocked" if usual != Representation::Interleaved => continue,
+            "words" | "blocked"
+                if !matches!(
+                    usual,
+                    Representation::Interleaved | Representation::GpuWords
+                ) =>
+            {
+                continue;
+            }
             "tiles" if usual != Representation::Tiles => continue,
             "expand" => Representation::Expand,
             _ => usual,

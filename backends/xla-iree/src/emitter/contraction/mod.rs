@@ -5,6 +5,7 @@
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
 //! | dense | blocks | up to 8 | [`blocked`] | rows across vector lanes: at the limit of memory in f32, near it in f16 |
 //! | packed | blocks | up to 8 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
+//! | packed | words, lanes | 1 | [`words_gpu`] | whole words across a warp's lanes, which every GPU loads at full width |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
 //! | any | blocks | tiles of 16 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | any | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
@@ -18,6 +19,7 @@ mod expand;
 mod fused;
 pub mod micro;
 pub mod words;
+pub mod words_gpu;
 
 use halfhitch_seam::{WeightForm, WeightId};
 
@@ -37,6 +39,8 @@ pub enum Representation {
     FusedReduce,
     /// Numbers or packed words, rows interleaved.
     Interleaved,
+    /// Packed words, groups across a warp's lanes.
+    GpuWords,
     /// Interleaved rows into a matrix in tiles, for the matrix micro-kernel.
     Tiles,
     /// Dequantise into a matrix, then as [`Self::Dense`].
@@ -51,6 +55,7 @@ pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
         (_, Layout::Blocks) if rows <= MOST_ROWS => Representation::Interleaved,
         (_, Layout::Blocks) => Representation::Expand,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
+        (WeightForm::Affine(_), Layout::Words | Layout::Lanes) => Representation::GpuWords,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
     }
@@ -125,12 +130,17 @@ pub fn contract_as(
             let ys: Vec<_> = ys.iter().map(|y| f.b.reshape(y, &[1, shape[0]])).collect();
             f.b.concatenate(&ys, 0)
         }
+        Representation::GpuWords => {
+            let x = demote(&mut f.b, x, precision);
+            words_gpu::contract(&mut f.b, &x, &weight)
+        }
         Representation::Expand => {
             let matrix = match weight.layout {
                 Layout::Blocks if matches!(weight.form, WeightForm::Dense(_)) => {
                     blocked::matrix(&mut f.b, &weight)
                 }
                 Layout::Blocks => words::matrix(&mut f.b, &weight),
+                Layout::Words | Layout::Lanes => words_gpu::matrix(&mut f.b, &weight),
                 Layout::Stored => expand::matrix(&mut f.b, weight.form, &weight.tensors, shape),
             };
             dense::contract(&mut f.b, x, &matrix, precision)

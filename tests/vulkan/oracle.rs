@@ -1,0 +1,71 @@
+//! The real model on the device against transformers, from packed and from expanded weights.
+
+use halfhitch_seam::{PlanRequest, Precision, QuantRequest, TokenId};
+use serde::Deserialize;
+
+use super::support::{follow, open, root};
+
+/// Tokens of the first case that are followed: software runs a few a second.
+const STEPS: usize = 12;
+
+/// Furthest a logit may be from transformers'.
+const LIMIT: f32 = 1e-3;
+
+#[derive(Deserialize)]
+struct Oracle {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt_ids: Vec<TokenId>,
+    generated_ids: Vec<TokenId>,
+    top5: Vec<Top>,
+}
+
+#[derive(Deserialize)]
+struct Top {
+    ids: Vec<TokenId>,
+    logits: Vec<f32>,
+}
+
+fn follows_transformers(quant: QuantRequest) {
+    let model = root("models/smollm2-135m");
+    assert!(
+        model.join("config.json").exists(),
+        "the model is not there; run `make model` first"
+    );
+    let path = root("tests/fixtures/oracle/smollm2-135m-float32.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let oracle: Oracle = serde_json::from_str(&text).unwrap();
+    let request = PlanRequest {
+        precision: Some(Precision::F32),
+        quant,
+        context: Some(128),
+        ..PlanRequest::default()
+    };
+    let mut session = open(super::VULKAN, &model, &request);
+    let case = &oracle.cases[0];
+    let got = follow(&mut *session, &case.prompt_ids, STEPS, &case.generated_ids);
+    assert_eq!(got.tokens, case.generated_ids[..STEPS]);
+    for (step, (logits, top)) in got.logits.iter().zip(&case.top5).enumerate() {
+        for (&id, &want) in top.ids.iter().zip(&top.logits) {
+            let near = (logits[id as usize] - want).abs() <= LIMIT;
+            assert!(
+                near,
+                "step {step}, token {id}: {} is not {want}",
+                logits[id as usize]
+            );
+        }
+    }
+}
+
+#[test]
+fn packed_weights_give_the_tokens_of_transformers() {
+    follows_transformers(QuantRequest::Packed);
+}
+
+#[test]
+fn expanded_weights_give_the_tokens_of_transformers() {
+    follows_transformers(QuantRequest::Dequant);
+}
