@@ -147,7 +147,11 @@ impl<'a> Record<'a> {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let file = tempfile::NamedTempFile::new_in(folder).map_err(|e| io(path, &e))?;
+        let mut builder = tempfile::Builder::new();
+        // A record is there to be read: as readable as any other file of the user's.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(folder).map_err(|e| io(path, &e))?;
         Ok(Self { path, file })
     }
 

@@ -3,7 +3,7 @@
 use halfhitch_seam::{Control, SeamResult, TokenId};
 
 use super::localize::{Finding, LayerCount, logits};
-use super::metrics::Distance;
+use super::metrics::{Distance, exceeds};
 use super::side::Side;
 
 /// Compares models of the first layers by their logits, and halves until two neighbours are left: one
@@ -34,7 +34,7 @@ pub fn search(
         let count = LayerCount {
             layers,
             error,
-            parts: !(error <= allowed),
+            parts: exceeds(error, allowed),
         };
         looked.push(count);
         Ok(count)

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::bisect;
 use super::limits::Limits;
-use super::metrics::{Distance, Position};
+use super::metrics::{Distance, Position, exceeds};
 use super::prompts::PromptSet;
 use super::run::{DECODE_STEPS, Sides, WithoutPrefill, prefill, step};
 use super::side::Side;
@@ -223,8 +223,7 @@ fn rows(reference: &[Tap], shown: &[Tap], tolerance: f64) -> Vec<TapRow> {
             site: r.site,
             error,
             inputs,
-            // Not a plain `>`: an error that is no number jumps.
-            jumps: !(error <= tolerance + GAIN * inputs),
+            jumps: exceeds(error, tolerance + GAIN * inputs),
         });
     }
     rows
@@ -325,7 +324,7 @@ fn step_difference(
     let errors = run();
     sides.candidate.release(sequence)?;
     let errors = errors?;
-    let over = errors.iter().position(|&e| !(e <= allowed));
+    let over = errors.iter().position(|&e| exceeds(e, allowed));
     let worst = (0..errors.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b]));
     Ok(over.or(worst).map(|i| StepDifference {
         position: first + i,

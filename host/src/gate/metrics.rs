@@ -97,6 +97,11 @@ impl Distance {
     }
 }
 
+/// Whether a value is over a limit, or no number at all.
+pub(super) fn exceeds(value: f64, limit: f64) -> bool {
+    value.is_nan() || value > limit
+}
+
 fn share(part: f64, whole: f64) -> f64 {
     if part == 0.0 { 0.0 } else { part / whole }
 }

@@ -67,6 +67,8 @@ impl PromptSet {
                 for prompt in &mut prompts {
                     prompt.tokens.truncate(BUILT_IN_TOKENS.min(context));
                 }
+                // A tokenizer may have no pieces for a language.
+                prompts.retain(|p| !p.tokens.is_empty());
                 Self {
                     source: "built-in".into(),
                     prompts,
