@@ -104,8 +104,8 @@ fn grows(model: &str) {
     grown.check("the long prompt", start - 1, &got, &want_long);
     let mut short_len = 21;
     grown.prompt(b, &short[..short_len]);
-    for at in start..FIRST + 6 {
-        let got = grown.steps(&[(a, long[at]), (b, short[short_len])]);
+    for (at, &token) in long.iter().enumerate().take(FIRST + 6).skip(start) {
+        let got = grown.steps(&[(a, token), (b, short[short_len])]);
         grown.check("a step of the long one", at, &got[0], &want_long);
         grown.check("a step beside it", short_len, &got[1], &want_short);
         short_len += 1;
