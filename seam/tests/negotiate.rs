@@ -507,7 +507,7 @@ fn what_was_measured_is_used_where_it_fits() {
         negotiate(&model, &weights, &device, &request).unwrap()
     };
     let used = plan(None);
-    assert_eq!(used.tuned, [measured.clone()]);
+    assert_eq!(used.tuned, std::slice::from_ref(&measured));
     assert_eq!(used.tuned(four, [256, 64], StepRows::One), Some(&measured));
     assert_eq!(used.tuned(four, [256, 64], StepRows::Chunk), None);
     let text = used.to_string();
