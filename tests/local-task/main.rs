@@ -4,6 +4,7 @@
 
 #[cfg(feature = "models")]
 mod models;
+mod prefill;
 mod real_model;
 
 use std::path::Path;

@@ -18,6 +18,7 @@ mod linalg;
 mod mlp;
 mod norm;
 mod ops;
+mod prefill;
 pub mod resident;
 pub mod rope;
 mod step;
@@ -29,12 +30,13 @@ use std::collections::BTreeMap;
 pub use contraction::{Representation, choose};
 pub use graph::{Source, shape_of};
 pub use layout::Signature;
+pub use prefill::{TILE, suits as in_tiles};
 pub use step::{Reading, Rows, Shape, reading_name};
 pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 2;
+pub const EMITTER_VERSION: u32 = 3;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,11 @@ pub fn readings(shape: Shape) -> Vec<(Rows, Reading)> {
         Shape::Chunk { rows: 1 } => {
             vec![(Rows::One, Reading::Choice), (Rows::One, Reading::Logits)]
         }
+        Shape::Tiles => vec![
+            (Rows::One, Reading::Choice),
+            (Rows::One, Reading::Logits),
+            (Rows::Tile, Reading::Logits),
+        ],
         Shape::Chunk { .. } => vec![
             (Rows::One, Reading::Choice),
             (Rows::One, Reading::Logits),

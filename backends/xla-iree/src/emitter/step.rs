@@ -17,6 +17,7 @@ use super::head;
 use super::layout::{CachePart, Role, Signature};
 use super::mlp;
 use super::norm::{NormWeights, norm};
+use super::prefill::{self, TILE};
 use super::rope;
 use super::types::{Dim, Elem};
 
@@ -29,6 +30,9 @@ pub enum Shape {
         /// Number of rows.
         rows: usize,
     },
+    /// Consecutive tokens of one sequence, of any number of whole tiles of [`TILE`]; rows past the end
+    /// as in a chunk. Only for models that [go through in tiles](prefill::suits).
+    Tiles,
     /// One token of each of several sequences.
     Batch {
         /// Number of sequences.
@@ -37,18 +41,19 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Rows of the step.
-    pub const fn rows(self) -> usize {
+    /// Rows of the step, where they are the same in every run.
+    pub const fn rows(self) -> Option<usize> {
         match self {
-            Self::Chunk { rows } => rows,
-            Self::Batch { lanes } => lanes,
+            Self::Chunk { rows } => Some(rows),
+            Self::Tiles => None,
+            Self::Batch { lanes } => Some(lanes),
         }
     }
 
     /// Sequences of the step.
     pub const fn lanes(self) -> usize {
         match self {
-            Self::Chunk { .. } => 1,
+            Self::Chunk { .. } | Self::Tiles => 1,
             Self::Batch { lanes } => lanes,
         }
     }
@@ -57,6 +62,7 @@ impl Shape {
     pub fn name(self) -> String {
         match self {
             Self::Chunk { rows } => format!("chunk_{rows}"),
+            Self::Tiles => "tiles".to_owned(),
             Self::Batch { lanes } => format!("batch_{lanes}"),
         }
     }
@@ -64,10 +70,13 @@ impl Shape {
 
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
+    let Some(rows) = shape.rows() else {
+        return prefill::step(source, shape.name());
+    };
     let mut f = Function::new(source, shape.name());
     let spec = source.spec;
-    let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
-    let per_lane = shape.rows() / shape.lanes();
+    let tokens = f.argument(Role::Tokens, Elem::I32, &[rows.into()]);
+    let per_lane = rows / shape.lanes();
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
@@ -109,9 +118,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
     f.result(Role::Hidden, x);
     for (layer, caches) in caches.into_iter().enumerate() {
         for (lane, cache) in caches.into_iter().enumerate() {
-            let role = |part| Role::Cache { lane, layer, part };
-            f.result(role(CachePart::Key), cache.keys);
-            f.result(role(CachePart::Value), cache.values);
+            cache_results(&mut f, lane, layer, cache);
         }
     }
     f.finish()
@@ -122,6 +129,8 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
 pub enum Rows {
     /// The one that the [`Role::Row`] argument names.
     One,
+    /// [`TILE`] from that one on.
+    Tile,
     /// Every one.
     All,
 }
@@ -143,6 +152,7 @@ pub fn reading_name(shape: Shape, rows: Rows, reading: Reading) -> String {
     };
     let rows = match rows {
         Rows::One => "one",
+        Rows::Tile => "tile",
         Rows::All => "all",
     };
     format!("{}_{what}_{rows}", shape.name())
@@ -157,12 +167,18 @@ pub fn reading(
 ) -> (String, Signature) {
     let mut f = Function::new(source, reading_name(shape, rows, reading));
     let hidden = source.spec.hidden_size;
-    let dims: [Dim; 2] = [shape.rows().into(), hidden.into()];
+    let count = shape.rows().map_or_else(|| f.b.symbol(), Dim::from);
+    let dims: [Dim; 2] = [count, hidden.into()];
     let mut x = f.argument(Role::Hidden, Elem::F32, &dims);
-    if rows == Rows::One {
+    let wanted = match rows {
+        Rows::One => Some(1),
+        Rows::Tile => Some(TILE),
+        Rows::All => None,
+    };
+    if let Some(wanted) = wanted {
         let row = f.scalar(Role::Row);
         let row = f.b.index(row);
-        x = f.b.rows(&x, Some(row), Dim::Static(1));
+        x = f.b.rows(&x, Some(row), wanted.into());
     }
     let logits = head::logits(&mut f, &x);
     match reading {
@@ -208,7 +224,13 @@ fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
         .collect()
 }
 
-fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &LayerSpec) -> Cache {
+/// A layer's cache of one lane as it is before the step.
+pub(super) fn cache_arguments(
+    f: &mut Function<'_>,
+    lane: usize,
+    layer: usize,
+    spec: &LayerSpec,
+) -> Cache {
     let attention = &spec.attention;
     let elem = f.source.plan.kv_dtype.into();
     let mut half = |part| {
@@ -224,6 +246,13 @@ fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &Layer
         keys: half(CachePart::Key),
         values: half(CachePart::Value),
     }
+}
+
+/// What a layer's cache of one lane is after the step.
+pub(super) fn cache_results(f: &mut Function<'_>, lane: usize, layer: usize, cache: Cache) {
+    let role = |part| Role::Cache { lane, layer, part };
+    f.result(role(CachePart::Key), cache.keys);
+    f.result(role(CachePart::Value), cache.values);
 }
 
 fn decoder_layer(

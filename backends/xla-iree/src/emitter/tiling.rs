@@ -29,6 +29,17 @@ pub struct Tiling {
     reduction: Vec<usize>,
 }
 
+impl Tiling {
+    /// Sizes of what one task does, of one vector's worth of parallel loops, and of one of reductions.
+    pub fn new(distribution: &[usize], parallel: &[usize], reduction: &[usize]) -> Self {
+        Self {
+            distribution: distribution.to_vec(),
+            parallel: parallel.to_vec(),
+            reduction: reduction.to_vec(),
+        }
+    }
+}
+
 impl fmt::Display for Tiling {
     /// The attribute dictionary that follows an operation's operands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -55,7 +55,8 @@ impl Split {
         }
     }
 
-    fn of(weight: &WeightValue) -> Self {
+    /// Of a packed weight.
+    pub fn of(weight: &WeightValue) -> Self {
         let WeightForm::Affine(scheme) = weight.form else {
             panic!("{} is not packed", weight.form);
         };
