@@ -6,7 +6,8 @@ PROMPT  := What is the capital of France?
 
 .DEFAULT_GOAL := help
 .PHONY: help doctor setup model run chat test test-models test-full lint fmt docs deny clean plugins \
-	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env
+	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
+	bench bench-peers bench-1b
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +44,21 @@ chat: model plugins ## set everything up and talk with the model
 test: ## set everything up and run all tests
 	@tests/tools/test.sh
 
-test-models: ## the same, and a choice of the suite's models on the IREE backend (half an hour, the first time)
+test-models: ## the same, and more models on the IREE backend: all checkpoints narrow, every feature (ten minutes more)
 	@tests/tools/test.sh --features halfhitch-local-task-tests/models
 
-test-full: ## the same, and all of the suite's models on the IREE backend (hours, the first time)
+test-full: ## the same, and all of the suite's models on the IREE backend (an hour more, the first time)
 	@HALFHITCH_SUITE=full tests/tools/test.sh --features halfhitch-local-task-tests/models
+
+bench: model plugins ## measure the real model here: precisions, packed or not, 1 and 2 threads (5 minutes)
+	@$(RELEASE) bench --backend $(BACKEND) --model models/smollm2-135m --precision f32,f16 \
+		--quant packed,dequant --threads 1,2 --at 50,1000
+
+bench-peers: model plugins ## ... beside llama.cpp, MLX and candle, into docs/bench (10 minutes, and as much to build them)
+	@bench/peers.sh smollm2
+
+bench-1b: model plugins ## ... a model of Llama-3.2-1B's shape with random weights, beside llama.cpp, into docs/bench
+	@bench/peers.sh 1b
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs
 	@tests/tools/lint.sh

@@ -13,12 +13,16 @@
 //! | [`text`] | tokenizer, streaming decoder, chat template |
 //! | [`sampling`] | from logits to a token |
 //! | [`engine`] | opening a model on a backend and generating |
+//! | [`gate`] | a backend's logits against a trusted one's |
+//! | [`bench`] | how fast models run, and how near that is to what memory allows |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
 //! | [`cli`] | the command line |
 
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod engine;
+pub mod gate;
 pub mod import;
 pub mod plugins;
 pub mod quantize;

@@ -24,6 +24,9 @@ fn help_reads_well() {
         "chat",
         "inspect",
         "plan",
+        "graph",
+        "verify",
+        "bench",
         "backends",
         "import",
         "quantize",
@@ -47,7 +50,7 @@ fn the_version_is_the_packages() {
 fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&["completions", shell]);
-        for word in ["generate", "doctor", "prompt-tokens", "packed"] {
+        for word in ["generate", "verify", "doctor", "prompt-tokens", "packed"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

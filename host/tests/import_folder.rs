@@ -238,6 +238,30 @@ fn a_file_is_imported_once_by_its_content() {
 }
 
 #[test]
+fn what_a_killed_import_left_is_deleted_and_what_a_living_one_writes_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = tiny("llama", ggml::Q4_0).write(dir.path());
+    let out = dir.path().join("out");
+    let left = dir.path().join(".out.partial-dead");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("model.safetensors"), "half of it").unwrap();
+    let elsewhere = dir.path().join(".out2.partial-dead");
+    fs::create_dir(&elsewhere).unwrap();
+    let living = StagedFolder::create(&out, false).unwrap();
+    living.write("config.json", b"{}").unwrap();
+    assert!(!left.exists());
+    import(&gguf, &out, false).unwrap();
+    assert!(living.path("config.json").exists());
+    assert!(elsewhere.exists(), "it is of another target");
+    drop(living);
+    fs::remove_dir(elsewhere).unwrap();
+    assert_eq!(
+        names(dir.path()),
+        [gguf.file_name().unwrap().to_str().unwrap(), "out"]
+    );
+}
+
+#[test]
 fn a_memo_that_makes_no_sense_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
     let gguf = tiny("llama", ggml::Q4_0).write(dir.path());

@@ -6,6 +6,7 @@ use crate::artifact_cache::{CacheAction, CacheReport};
 use crate::capability::{DeviceCapabilities, DeviceId, DeviceInfo};
 use crate::control::Control;
 use crate::error::SeamResult;
+use crate::graph::{GraphReport, GraphRequest};
 use crate::model::ModelSpec;
 use crate::plan::ExecutionPlan;
 use crate::session::Session;
@@ -67,6 +68,21 @@ pub trait ComputeBackend: Send + Sync {
     /// `Io`; `InvalidInput` where the folder cannot be trusted.
     fn cache(&self, action: CacheAction) -> SeamResult<Option<CacheReport>> {
         let _ = action;
+        Ok(None)
+    }
+
+    /// The graph of a step, and what it costs where that is asked for. `None` where the backend
+    /// compiles no graphs.
+    ///
+    /// # Errors
+    /// Those of [`negotiate`](crate::negotiate); `NotFound` for a target that it does not know; what
+    /// compiling says; `Cancelled`.
+    fn graph(
+        &self,
+        request: &GraphRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<Option<GraphReport>> {
+        let _ = (request, control);
         Ok(None)
     }
 }

@@ -101,6 +101,9 @@ pub struct DeviceCapabilities {
     pub memory: MemoryInfo,
     /// What code is generated for (`x86-64 znver4`, `sm_89`), where code is generated.
     pub codegen_target: Option<String>,
+    /// Whether [`Session::tap`](crate::Session::tap) works.
+    #[serde(default)]
+    pub taps: bool,
 }
 
 impl DeviceCapabilities {

@@ -91,6 +91,8 @@ pub enum Stage {
     Prefill,
     /// Writing a model in another form; counted in bytes read.
     Convert,
+    /// Comparing two backends; counted in tokens.
+    Compare,
 }
 
 impl Stage {
@@ -101,6 +103,7 @@ impl Stage {
             Self::LoadWeights => "loading weights",
             Self::Prefill => "reading the prompt",
             Self::Convert => "converting",
+            Self::Compare => "comparing",
         }
     }
 }

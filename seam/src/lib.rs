@@ -32,8 +32,10 @@
 //!    [`ExecutionPlan::kv_dtype`].
 //! 3. In the session, keep a cache a sequence. Positions count from 0 in each. `truncate` forgets,
 //!    and must leave no trace in later results.
-//! 4. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
-//! 5. Ship it as a plugin: a `cdylib` that depends on this crate with the feature `abi`, built with
+//! 4. Where it is not much work, offer [`Session::tap`] (and say so in the capabilities): `verify
+//!    --localize` then names the tensor that is wrong, and not only the layer.
+//! 5. Return [`SeamError`]s with what the user can do; never print, never panic, never exit.
+//! 6. Ship it as a plugin: a `cdylib` that depends on this crate with the feature `abi`, built with
 //!    unwinding panics, and calls `export_plugin!` (the `abi` page); beside the library lies a manifest,
 //!    `NAME.plugin.json`, one JSON object: `name` (what [`BackendIdentity::name`] says), `driver`,
 //!    `library` (its file name), `version`, `abi` (`[major, minor]`), `target` (the triple),
@@ -54,10 +56,12 @@ mod capability;
 mod control;
 mod dtype;
 mod error;
+mod graph;
 pub mod model;
 mod plan;
 pub mod quant;
 mod session;
+mod tap;
 mod tensor;
 mod weights;
 
@@ -69,6 +73,9 @@ pub use capability::{
 pub use control::{CancelToken, Control, Event, NoObserver, Observer, Stage};
 pub use dtype::{DType, Precision};
 pub use error::{ErrorCode, ResultExt, SeamError, SeamResult};
+pub use graph::{
+    GraphReport, GraphRequest, GraphStats, Intermediate, PartTraffic, StepShape, Traffic,
+};
 pub use model::{LayerWeight, ModelFeature, ModelSpec, WeightId};
 pub use plan::{
     Choice, ExecutionPlan, MemoryEstimate, PlanRequest, PlannedWeight, QuantRequest, Rejected,
@@ -79,6 +86,7 @@ pub use session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
+pub use tap::{Tap, TapPoint, TapSite};
 pub use tensor::Tensor;
 pub use weights::{
     AffineTensor, Weight, WeightForm, WeightInfo, WeightManifest, Weights, check_weights,

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::capability::DeviceSampler;
 use crate::control::Control;
-use crate::error::SeamResult;
+use crate::error::{SeamError, SeamResult};
 use crate::plan::ExecutionPlan;
+use crate::tap::Tap;
 
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
@@ -173,4 +174,18 @@ pub trait Session: Send {
     /// # Errors
     /// `InvalidInput` for an unknown sequence.
     fn release(&mut self, sequence: SequenceId) -> SeamResult<()>;
+
+    /// Runs `tokens` from position 0 in a sequence of its own, which is gone afterwards, and returns
+    /// the intermediate results that the backend can show, in the order of the computation. For
+    /// finding faults: it may be slow, compile code of its own, and round otherwise than a prefill
+    /// whose intermediate results nobody sees. Values that are not finite are returned as they are.
+    ///
+    /// # Errors
+    /// `Unsupported` unless the capabilities have `taps`; else as [`Self::prefill`], save `NonFinite`.
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        let _ = (tokens, control);
+        Err(SeamError::unsupported(
+            "this backend shows no intermediate results",
+        ))
+    }
 }

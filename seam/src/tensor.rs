@@ -1,6 +1,7 @@
 //! Tensors as typed views of shared bytes.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -69,6 +70,26 @@ impl Tensor {
     /// The raw little-endian bytes. They need not be aligned to the element type.
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// A view of some rows: of the elements whose first index is in `rows`.
+    ///
+    /// # Panics
+    /// Where the tensor has no such rows.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let count = self.shape[0];
+        assert!(
+            rows.start <= rows.end && rows.end <= count,
+            "rows {rows:?} of {count}"
+        );
+        let width = self.bytes.len().checked_div(count).unwrap_or(0);
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Self {
+            dtype: self.dtype,
+            shape,
+            bytes: self.bytes.slice(rows.start * width..rows.end * width),
+        }
     }
 
     /// The elements as f32: borrowed where they are f32 and aligned, converted otherwise.

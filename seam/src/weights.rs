@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +104,20 @@ impl AffineTensor {
         &self.biases
     }
 
+    /// A view of some rows.
+    ///
+    /// # Panics
+    /// Where the matrix has no such rows.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        Self {
+            scheme: self.scheme,
+            shape: [rows.len(), self.shape[1]],
+            words: self.words.rows(rows.clone()),
+            scales: self.scales.rows(rows.clone()),
+            biases: self.biases.rows(rows),
+        }
+    }
+
     /// The whole matrix as f32, row-major: `q as f32 * scale as f32 + bias as f32`, two roundings,
     /// no fused multiply-add. This is *the* meaning of the format here; MLX and gguf-py agree.
     pub fn dequantize(&self) -> Vec<f32> {
@@ -160,6 +175,18 @@ impl Weight {
         WeightInfo {
             shape: self.shape(),
             form: self.form(),
+        }
+    }
+
+    /// A view of some rows: of the elements whose first index is in `rows`. It takes no memory of its
+    /// own, so that a large weight can be converted a part at a time.
+    ///
+    /// # Panics
+    /// Where the weight has no such rows.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        match self {
+            Self::Dense(t) => Self::Dense(t.rows(rows)),
+            Self::Affine(a) => Self::Affine(a.rows(rows)),
         }
     }
 
@@ -315,6 +342,31 @@ mod tests {
     fn tensor(dtype: DType, shape: [usize; 2]) -> Tensor {
         let len = shape[0] * shape[1] * dtype.size();
         Tensor::new(dtype, shape.into(), Bytes::from(vec![0; len])).unwrap()
+    }
+
+    #[test]
+    fn rows_are_those_of_the_whole() {
+        let scheme = AffineScheme {
+            bits: Bits::new(3).unwrap(),
+            group_size: GroupSize::new(32).unwrap(),
+            scale_dtype: DType::F32,
+        };
+        let bytes = |n: usize| Bytes::from((0..n).map(|i| (i * 37 % 61) as u8).collect::<Vec<_>>());
+        let words = Tensor::new(DType::U32, vec![5, 6], bytes(5 * 6 * 4)).unwrap();
+        let scales = Tensor::from_f32(
+            vec![5, 2],
+            &[0.5, -1.0, 2.0, 3.0, 1.0, 4.0, -2.0, 0.25, 8.0, 7.0],
+        );
+        let scales = scales.unwrap();
+        let packed = AffineTensor::new(scheme, words, scales.clone(), scales.clone()).unwrap();
+        for weight in [Weight::Affine(packed), Weight::Dense(scales)] {
+            let (shape, whole) = (weight.shape(), weight.to_f32());
+            for (from, to) in [(0, 5), (1, 3), (4, 5), (2, 2)] {
+                let part = weight.rows(from..to);
+                assert_eq!(part.shape(), [to - from, shape[1]]);
+                assert_eq!(part.to_f32(), whole[from * shape[1]..to * shape[1]]);
+            }
+        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn device() -> DeviceCapabilities {
         prefill_chunk: 64,
         memory: MemoryInfo::default(),
         codegen_target: None,
+        taps: false,
     }
 }
 
@@ -219,6 +220,22 @@ fn f32_keeps_narrower_weights_that_the_device_can_hold() {
 }
 
 /// Wishes that cannot be met: the error's code, what it says and what it offers.
+#[test]
+fn what_a_prompts_step_rebuilds_is_planned() {
+    let model = model();
+    let weights = manifest(&model, WeightForm::Affine(scheme(4)));
+    let workspace = |chunk| {
+        let mut device = device();
+        device.prefill_chunk = chunk;
+        let plan = negotiate(&model, &weights, &device, &PlanRequest::default());
+        plan.unwrap().memory.workspace
+    };
+    // Gate and up of a layer, f32, beside a second row of activations.
+    let row = 4 * (2 * 64 + 2 * 64 + 2 * 32 + 2 * 128);
+    assert_eq!(workspace(2) - workspace(1), row + 2 * 128 * 64 * 4);
+    assert_eq!(workspace(3) - workspace(2), row);
+}
+
 #[test]
 fn impossible_wishes_are_refused_with_what_is_possible() {
     let affine = |bits| WeightForm::Affine(scheme(bits));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use halfhitch_seam::{
     BackendIdentity, CancelToken, ComputeBackend, Control, DecodeStep, DeviceCapabilities,
     DeviceId, DeviceInfo, ErrorCode, ExecutionPlan, LogitsRequest, NoObserver, OpenRequest,
-    OutputRequest, Precision, SeamError, SeamResult, SequenceId, Session, StepOutput, TokenId,
+    OutputRequest, Precision, SeamError, SeamResult, SequenceId, Session, StepOutput, Tap, TokenId,
 };
 
 /// One way to be wrong.
@@ -62,6 +62,10 @@ pub enum Fault {
     Drifts,
     /// A cut panics.
     Panics,
+    /// Intermediate results that are advertised are refused.
+    HidesTaps,
+    /// Intermediate results are those of other tokens.
+    TapsOtherTokens,
 }
 
 /// The wrapper.
@@ -347,5 +351,15 @@ impl Session for FaultySession {
             self.free.push(sequence);
         }
         self.refusal(result)
+    }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        let mut tokens = tokens.to_vec();
+        match self.fault {
+            Fault::HidesTaps => return Err(SeamError::unsupported("not today")),
+            Fault::TapsOtherTokens => tokens.reverse(),
+            _ => {}
+        }
+        self.inner.tap(&tokens, control)
     }
 }

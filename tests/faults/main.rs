@@ -63,6 +63,11 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::DeniesSampler, "samplers-are-honest"),
     (Fault::Drifts, "the-same-calls-give-the-same-bits"),
     (Fault::Panics, "length-follows-calls"),
+    (Fault::HidesTaps, "intermediate-results-lead-to-the-logits"),
+    (
+        Fault::TapsOtherTokens,
+        "intermediate-results-lead-to-the-logits",
+    ),
 ];
 
 #[test]

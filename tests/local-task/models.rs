@@ -1,14 +1,12 @@
-//! Logits of whole models against ground truth.
+//! Generated models against the suite's oracle.
 //!
-//! Every model has to be compiled for each precision, which takes hours for all of the suite's. So this
+//! Every model has to be compiled for each precision, which takes long for all of the suite's. So this
 //! is a feature, and a choice is made (`make test-models`): as few models as have every feature, one
-//! scheme a width, one fixture an architecture. `HALFHITCH_SUITE=full` (`make test-full`) runs all; what
-//! was compiled is kept, and an interrupted run goes on where it was.
+//! scheme a width. `HALFHITCH_SUITE=full` (`make test-full`) runs all; what was compiled is kept, and an
+//! interrupted run goes on where it was.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
-use halfhitch::checkpoint::Checkpoint;
 use halfhitch_seam::{AffineScheme, Bits, DType, GroupSize, ModelFeature};
 use halfhitch_suite::expected::Expected;
 use halfhitch_suite::models::{self, Generated};
@@ -16,14 +14,6 @@ use halfhitch_suite::{Report, features, numerics};
 use halfhitch_xla_iree::runtime::capabilities;
 
 use super::{assert_passes, subject};
-
-/// Fixtures that run by default, of `tests/fixtures`.
-const FIXTURES: [&str; 4] = [
-    "tiny/llama",
-    "tiny/mistral-window",
-    "tiny/qwen2",
-    "tiny/qwen3",
-];
 
 fn full() -> bool {
     std::env::var("HALFHITCH_SUITE").is_ok_and(|v| v == "full")
@@ -80,43 +70,6 @@ fn generated_models_give_what_the_oracle_gives() {
             &name,
             &model.spec,
             &model.weights,
-            &expected,
-        ));
-    }
-    assert_passes(&report);
-}
-
-/// Folders of fixtures that have logits of other programs.
-fn fixtures() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-    if !full() {
-        return FIXTURES.iter().map(|name| root.join(name)).collect();
-    }
-    let mut found: Vec<PathBuf> = ["tiny", "mlx"]
-        .iter()
-        .flat_map(|kind| std::fs::read_dir(root.join(kind)).unwrap())
-        .map(|entry| entry.unwrap().path())
-        .filter(|folder| folder.join("expected.json").exists())
-        .collect();
-    found.sort();
-    assert!(found.len() >= 22, "only {} folders", found.len());
-    found
-}
-
-#[test]
-fn checkpoints_give_what_other_programs_give() {
-    let subject = subject("local-task");
-    let mut report = Report::default();
-    for folder in fixtures() {
-        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|e| panic!("{e}"));
-        let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-        let expected = Expected::from_json(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-        report.extend(numerics::model_cases(
-            &subject,
-            &format!("fixtures/{name}"),
-            checkpoint.spec(),
-            checkpoint.weights(),
             &expected,
         ));
     }

@@ -79,7 +79,7 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
         "another ABI in the manifest",
         |f| f.edit(|m| m.abi = (9, 0)),
         ErrorCode::Incompatible,
-        "plugin ABI 9.0, this host has 1.0",
+        "plugin ABI 9.0, this host has 1.1",
     ),
     (
         "world-writable library",
@@ -131,7 +131,7 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
         "another ABI in the library",
         |f| f.replace_library_with_c(&support::header_in_c(7, support::TARGET, 0)),
         ErrorCode::Incompatible,
-        "plugin ABI 7.0, this host has 1.0",
+        "plugin ABI 7.0, this host has 1.1",
     ),
     (
         "another target in the library",
@@ -218,6 +218,10 @@ fn a_plugin_gives_the_same_bits_as_the_backend_inside_it() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny/llama");
     let through = support::logits(&*plugin.backend().unwrap(), &model).unwrap();
     let direct = support::logits(&halfhitch_reference_cpu::backend(), &model).unwrap();
+    assert_eq!(through, direct);
+    let through = support::taps(&*plugin.backend().unwrap(), &model).unwrap();
+    let direct = support::taps(&halfhitch_reference_cpu::backend(), &model).unwrap();
+    assert!(!direct.is_empty());
     assert_eq!(through, direct);
 }
 

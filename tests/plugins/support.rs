@@ -16,7 +16,7 @@ use halfhitch::plugins::manifest::Manifest;
 use halfhitch::plugins::search::SearchPath;
 use halfhitch_seam::{
     CancelToken, ComputeBackend, Control, DecodeStep, DeviceCapabilities, ErrorCode, NoObserver,
-    OpenRequest, OutputRequest, PlanRequest, SeamResult, Session, negotiate,
+    OpenRequest, OutputRequest, PlanRequest, SeamResult, Session, Tap, negotiate,
 };
 use tempfile::TempDir;
 
@@ -262,6 +262,15 @@ pub fn logits(backend: &dyn ComputeBackend, model: &Path) -> SeamResult<Vec<f32>
     let step = DecodeStep { sequence, token: 2 };
     all.extend(&session.decode(&[step], OutputRequest::LOGITS)?[0].logits);
     Ok(all)
+}
+
+/// Intermediate results of a prompt.
+pub fn taps(backend: &dyn ComputeBackend, model: &Path) -> SeamResult<Vec<Tap>> {
+    let control = Control {
+        cancel: &CancelToken::new(),
+        observer: &NoObserver,
+    };
+    open(backend, model)?.tap(&PROMPT, &control)
 }
 
 /// What a session answers after its decode failed.

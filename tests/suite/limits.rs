@@ -1,10 +1,12 @@
-//! How far logits may be off: the one table.
+//! How far logits may be off.
 
 use halfhitch_seam::Precision;
 
 use crate::report::{Outcome, fail};
 
-/// The largest [`difference`] from ground truth that a precision may show on the suite's small models.
+/// The largest [`difference`] from ground truth that a precision may show on the suite's small models: the
+/// limit `dlogit` of the accuracy gate's table (`host/src/gate/limits.rs`), to which `tests/gate` holds it.
+/// Written again since the suite knows no host.
 pub const fn relative(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1e-4,

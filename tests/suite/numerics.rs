@@ -45,14 +45,29 @@ pub fn model_cases(
     weights: &Weights,
     expected: &Expected,
 ) -> Report {
-    let mut report = Report::default();
-    let precisions = match subject.capabilities() {
-        Ok(capabilities) => capabilities.precisions,
-        Err(miss) => {
-            report.run(format!("{name}/capabilities"), || Err(miss));
-            return report;
+    match subject.capabilities() {
+        Ok(capabilities) => {
+            let precisions = &capabilities.precisions;
+            model_cases_in(subject, name, spec, weights, expected, precisions)
         }
-    };
+        Err(miss) => {
+            let mut report = Report::default();
+            report.run(format!("{name}/capabilities"), || Err(miss));
+            report
+        }
+    }
+}
+
+/// [`model_cases`] in these precisions alone.
+pub fn model_cases_in(
+    subject: &Subject,
+    name: &str,
+    spec: &ModelSpec,
+    weights: &Weights,
+    expected: &Expected,
+    precisions: &[Precision],
+) -> Report {
+    let mut report = Report::default();
     let quantised = weights.iter().any(|(_, w)| matches!(w, Weight::Affine(_)));
     let modes: &[_] = match quantised {
         true => &[
@@ -62,7 +77,7 @@ pub fn model_cases(
         false => &[("", QuantRequest::Auto)],
     };
     let routed = spec.features().contains(&ModelFeature::MixtureOfExperts);
-    for precision in precisions {
+    for &precision in precisions {
         // Rounding may choose another expert, which is no error but changes everything after.
         if routed && precision != Precision::F32 {
             continue;

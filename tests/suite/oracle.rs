@@ -21,13 +21,34 @@ type V = Vec<f64>;
 /// # Errors
 /// `NotFound` where a weight is missing; `Unsupported` for a part of a spec that is not known here.
 pub fn logits(spec: &ModelSpec, weights: &Weights, tokens: &[TokenId]) -> SeamResult<Vec<V>> {
-    let oracle = Oracle { spec, weights };
+    logits_with(spec, weights, tokens, |squares| squares.iter().sum())
+}
+
+/// How the squares of a norm are summed.
+pub type NormSum = fn(&[f64]) -> f64;
+
+/// As [`logits`], with a sum of one's own in every norm: what too narrow an accumulator does.
+///
+/// # Errors
+/// As [`logits`].
+pub fn logits_with(
+    spec: &ModelSpec,
+    weights: &Weights,
+    tokens: &[TokenId],
+    norm_sum: NormSum,
+) -> SeamResult<Vec<V>> {
+    let oracle = Oracle {
+        spec,
+        weights,
+        norm_sum,
+    };
     oracle.logits(tokens)
 }
 
 struct Oracle<'a> {
     spec: &'a ModelSpec,
     weights: &'a Weights,
+    norm_sum: NormSum,
 }
 
 impl Oracle<'_> {
@@ -292,7 +313,8 @@ impl Oracle<'_> {
             NormKind::Rms => 0.0,
             NormKind::Layer => x.iter().sum::<f64>() / n,
         };
-        let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+        let squares: V = x.iter().map(|v| (v - mean) * (v - mean)).collect();
+        let variance = (self.norm_sum)(&squares) / n;
         let root = (variance + f64::from(spec.eps)).sqrt();
         let mut out: V = x.iter().map(|v| (v - mean) / root).collect();
         if spec.weight {

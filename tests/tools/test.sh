@@ -20,6 +20,7 @@ tests/tools/fetch-model.sh target/debug/halfhitch
 if have cargo-nextest; then
     cargo nextest run --locked --workspace --no-fail-fast "$@"
 else
-    cargo test --locked --workspace --all-targets "$@"
+    # One process a crate's test program, its tests side by side in threads.
+    cargo test --locked --workspace --all-targets --no-fail-fast "$@"
 fi
 cargo test --quiet --locked --workspace --doc

@@ -4,14 +4,15 @@
 //! one sequence, a batch is one row of many; the computation is the same, and each row's result depends
 //! on nothing but its own sequence.
 
-use halfhitch_seam::TokenId;
 use halfhitch_seam::model::{AttentionSpec, QkNormScope};
+use halfhitch_seam::{TapPoint as P, TokenId};
 use rayon::prelude::*;
 
 use crate::cache::{Cache, LayerCache};
 use crate::math::dot::dot;
 use crate::math::softmax::{largest, softcap, softmax};
 use crate::model::{Block, Experts, Layer, Mlp, Model};
+use crate::taps::Taps;
 
 /// One token of a step.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,8 @@ pub struct Row {
 
 /// Runs all layers and appends every row's keys and values to its cache, uncommitted. Returns the
 /// residual stream, `[rows, hidden]`.
-pub fn run(model: &Model, rows: &[Row], caches: &mut [&mut Cache]) -> Vec<f32> {
+pub fn run(model: &Model, rows: &[Row], caches: &mut [&mut Cache], taps: &mut Taps) -> Vec<f32> {
+    let n = rows.len();
     let hidden = model.spec.hidden_size;
     let mut x = Vec::with_capacity(rows.len() * hidden);
     for row in rows {
@@ -35,34 +37,44 @@ pub fn run(model: &Model, rows: &[Row], caches: &mut [&mut Cache]) -> Vec<f32> {
     for v in &mut x {
         *v *= model.spec.embedding_scale;
     }
+    taps.note(None, P::Embedding, n, &x);
     for (i, layer) in model.layers.iter().enumerate() {
         let mut h = x.clone();
         if let Some(norm) = &layer.pre_attention {
             norm.apply(&mut h, hidden);
         }
-        let mut a = attention(layer, i, &h, rows, caches);
+        taps.note(Some(i), P::PreAttentionNorm, n, &h);
+        let mut a = attention(layer, i, &h, rows, caches, taps);
         if let Some(norm) = &layer.post_attention {
             norm.apply(&mut a, hidden);
+            taps.note(Some(i), P::PostAttentionNorm, n, &a);
         }
         add(&mut x, &a, layer.spec.residual_scale);
+        taps.note(Some(i), P::AttentionResidual, n, &x);
 
         let mut h = x.clone();
         if let Some(norm) = &layer.pre_feed_forward {
             norm.apply(&mut h, hidden);
         }
-        let mut f = feed_forward(&layer.block, &h, hidden);
+        taps.note(Some(i), P::PreFeedForwardNorm, n, &h);
+        let mut f = feed_forward(&layer.block, i, &h, hidden, taps);
+        taps.note(Some(i), P::FeedForwardOutput, n, &f);
         if let Some(norm) = &layer.post_feed_forward {
             norm.apply(&mut f, hidden);
+            taps.note(Some(i), P::PostFeedForwardNorm, n, &f);
         }
         add(&mut x, &f, layer.spec.residual_scale);
+        taps.note(Some(i), P::Residual, n, &x);
     }
     x
 }
 
 /// Logits, `[rows, vocab]`, of rows of the residual stream.
-pub fn logits(model: &Model, x: &[f32]) -> Vec<f32> {
+pub fn logits(model: &Model, x: &[f32], taps: &mut Taps) -> Vec<f32> {
+    let rows = x.len() / model.spec.hidden_size;
     let mut h = x.to_vec();
     model.final_norm.apply(&mut h, model.spec.hidden_size);
+    taps.note(None, P::FinalNorm, rows, &h);
     let mut logits = model.head().apply(&h);
     let head = &model.spec.head;
     for row in logits.chunks_exact_mut(model.spec.vocab_size) {
@@ -75,6 +87,7 @@ pub fn logits(model: &Model, x: &[f32]) -> Vec<f32> {
             *v = softcap(*v, head.softcap) * head.scale;
         }
     }
+    taps.note(None, P::Logits, rows, &logits);
     logits
 }
 
@@ -91,12 +104,17 @@ fn attention(
     h: &[f32],
     rows: &[Row],
     caches: &mut [&mut Cache],
+    taps: &mut Taps,
 ) -> Vec<f32> {
+    let mut note = |point, values: &[f32]| taps.note(Some(index), point, rows.len(), values);
     let spec = &layer.spec.attention;
     let (q_width, kv_width, head_dim) = (spec.query_width(), spec.kv_width(), spec.head_dim);
     let mut q = layer.query.apply(h);
     let mut k = layer.key.apply(h);
     let v = layer.value.apply(h);
+    note(P::QueryProjection, &q);
+    note(P::KeyProjection, &k);
+    note(P::Value, &v);
     if let Some(qk) = &spec.qk_norm {
         let (q_run, k_run) = match qk.scope {
             QkNormScope::Head => (head_dim, head_dim),
@@ -122,6 +140,8 @@ fn attention(
             }
         }
     }
+    note(P::Query, &q);
+    note(P::Key, &k);
     for (i, row) in rows.iter().enumerate() {
         let at = i * kv_width..(i + 1) * kv_width;
         caches[row.cache].layers[index].append(&k[at.clone()], &v[at]);
@@ -136,7 +156,10 @@ fn attention(
             let q = &q[i * head_dim..][..head_dim];
             attend(spec, head, row.position, q, caches[row.cache], scores, out);
         });
-    layer.output.apply(&a)
+    note(P::AttentionMix, &a);
+    let out = layer.output.apply(&a);
+    note(P::AttentionOutput, &out);
+    out
 }
 
 /// One head of one row: `out = softmax(softcap(q·k * scale))·v` over the positions it may see.
@@ -168,9 +191,17 @@ fn attend(
     }
 }
 
-fn feed_forward(block: &Block, h: &[f32], hidden: usize) -> Vec<f32> {
+fn feed_forward(
+    block: &Block,
+    layer: usize,
+    h: &[f32],
+    hidden: usize,
+    taps: &mut Taps,
+) -> Vec<f32> {
+    let rows = h.len() / hidden;
+    let mut note = |point, values: &[f32]| taps.note(Some(layer), point, rows, values);
     match block {
-        Block::Gated(mlp) => gated(mlp, h),
+        Block::Gated(mlp) => gated(mlp, h, &mut note),
         Block::Experts(experts) => mixture(experts, h, hidden),
     }
 }
@@ -197,7 +228,7 @@ fn mixture(moe: &Experts, h: &[f32], hidden: usize) -> Vec<f32> {
             .flat_map(|row| &h[row * hidden..][..hidden])
             .copied()
             .collect();
-        let results = gated(expert, &gathered);
+        let results = gated(expert, &gathered, &mut |_, _| {});
         for (&row, result) in chosen.iter().zip(results.chunks_exact(hidden)) {
             add(&mut out[row * hidden..][..hidden], result, weight(row));
         }
@@ -220,11 +251,15 @@ fn route(scores: &mut [f32], chosen: usize, normalise: bool) {
 }
 
 /// `down(act(gate(h)) * up(h))`.
-fn gated(mlp: &Mlp, h: &[f32]) -> Vec<f32> {
+fn gated(mlp: &Mlp, h: &[f32], note: &mut dyn FnMut(P, &[f32])) -> Vec<f32> {
     let mut wide = mlp.gate.apply(h);
-    for (g, u) in wide.iter_mut().zip(mlp.up.apply(h)) {
+    note(P::Gate, &wide);
+    let up = mlp.up.apply(h);
+    note(P::Up, &up);
+    for (g, u) in wide.iter_mut().zip(up) {
         *g = (mlp.activation)(*g) * u;
     }
+    note(P::FeedForwardProduct, &wide);
     mlp.down.apply(&wide)
 }
 

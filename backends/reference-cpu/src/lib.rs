@@ -13,6 +13,7 @@
 //! | `cache` | keys and values of a sequence |
 //! | `forward` | the decoder |
 //! | `session` | sequences and the checks on what comes in |
+//! | `taps` | intermediate results, where somebody asks for them |
 //! | `memory` | how much the machine has |
 
 mod cache;
@@ -22,6 +23,7 @@ mod math;
 mod memory;
 mod model;
 mod session;
+mod taps;
 mod weights;
 
 use halfhitch_seam::{
@@ -129,6 +131,7 @@ impl ComputeBackend for ReferenceCpu {
             prefill_chunk: PREFILL_CHUNK,
             memory: memory::info(),
             codegen_target: None,
+            taps: true,
         })
     }
 

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use halfhitch_seam::{
     Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, LogitsRequest, OutputRequest,
-    SeamError, SeamResult, SequenceId, Session, Stage, StepOutput, TokenId,
+    SeamError, SeamResult, SequenceId, Session, Stage, StepOutput, Tap, TokenId,
 };
 
 use crate::cache::Cache;
 use crate::forward::{self, Row};
 use crate::math::softmax::{argmax, top_logprobs};
 use crate::model::Model;
+use crate::taps::Taps;
 
 /// A model open on the reference backend.
 #[derive(Debug)]
@@ -41,12 +42,7 @@ impl ReferenceSession {
     /// All that can be said against appending `more` tokens, the first of them `tokens`.
     fn check(&self, sequence: SequenceId, tokens: &[TokenId]) -> SeamResult<()> {
         let len = self.cache(sequence)?.len();
-        let vocab = self.model.spec.vocab_size;
-        if let Some(token) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(SeamError::invalid_input(format!(
-                "token {token} is outside the vocabulary of {vocab}"
-            )));
-        }
+        self.check_tokens(tokens)?;
         if tokens.len() > self.plan.context - len {
             return Err(SeamError::new(
                 ErrorCode::ContextFull,
@@ -61,9 +57,26 @@ impl ReferenceSession {
         Ok(())
     }
 
+    fn check_tokens(&self, tokens: &[TokenId]) -> SeamResult<()> {
+        let vocab = self.model.spec.vocab_size;
+        match tokens.iter().find(|&&t| t as usize >= vocab) {
+            Some(token) => Err(SeamError::invalid_input(format!(
+                "token {token} is outside the vocabulary of {vocab}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// A cache without positions.
+    fn new_cache(&self) -> Cache {
+        let layers = self.model.layers.iter();
+        let widths = layers.map(|l| l.spec.attention.kv_width());
+        Cache::new(widths, self.plan.context)
+    }
+
     /// Logits of rows of the residual stream, checked to be finite.
     fn finite_logits(&self, x: &[f32]) -> SeamResult<Vec<f32>> {
-        let logits = forward::logits(&self.model, x);
+        let logits = forward::logits(&self.model, x, &mut Taps::default());
         check_finite(&logits, "logits")?;
         Ok(logits)
     }
@@ -96,16 +109,8 @@ impl ReferenceSession {
                 .get_mut(&sequence)
                 .ok_or_else(|| unknown(sequence))?;
             let start = cache.len();
-            let rows: Vec<Row> = chunk
-                .iter()
-                .enumerate()
-                .map(|(i, &token)| Row {
-                    cache: 0,
-                    position: start + i,
-                    token,
-                })
-                .collect();
-            let x = forward::run(&self.model, &rows, &mut [&mut *cache]);
+            let rows = rows(chunk, start);
+            let x = forward::run(&self.model, &rows, &mut [&mut *cache], &mut Taps::default());
             check_finite(&x, "hidden states")?;
             cache.commit(chunk.len());
             if output.logits == LogitsRequest::All {
@@ -157,10 +162,10 @@ impl ReferenceSession {
                 token: step.token,
             })
             .collect();
-        let x = forward::run(&self.model, &rows, &mut caches);
+        let x = forward::run(&self.model, &rows, &mut caches, &mut Taps::default());
         check_finite(&x, "hidden states")?;
         let outputs = if needs_logits(output) {
-            let logits = forward::logits(&self.model, &x);
+            let logits = forward::logits(&self.model, &x, &mut Taps::default());
             check_finite(&logits, "logits")?;
             logits
                 .chunks_exact(self.model.spec.vocab_size)
@@ -200,13 +205,8 @@ impl Session for ReferenceSession {
         }
         let id = SequenceId(self.next);
         self.next += 1;
-        let widths = self
-            .model
-            .layers
-            .iter()
-            .map(|l| l.spec.attention.kv_width());
-        self.sequences
-            .insert(id, Cache::new(widths, self.plan.context));
+        let cache = self.new_cache();
+        self.sequences.insert(id, cache);
         Ok(id)
     }
 
@@ -289,6 +289,42 @@ impl Session for ReferenceSession {
             .map(drop)
             .ok_or_else(|| unknown(sequence))
     }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        if tokens.is_empty() {
+            return Err(SeamError::invalid_input("an empty prompt"));
+        }
+        self.check_tokens(tokens)?;
+        let context = self.plan.context;
+        if tokens.len() > context {
+            return Err(SeamError::new(
+                ErrorCode::ContextFull,
+                format!("{} tokens do not fit a context of {context}", tokens.len()),
+            ));
+        }
+        let mut cache = self.new_cache();
+        cache.reserve(tokens.len())?;
+        let mut taps = Taps::on();
+        for chunk in tokens.chunks(self.plan.prefill_chunk.max(1)) {
+            control.cancel.check()?;
+            let rows = rows(chunk, cache.len());
+            let x = forward::run(&self.model, &rows, &mut [&mut cache], &mut taps);
+            cache.commit(chunk.len());
+            forward::logits(&self.model, &x, &mut taps);
+            control.progress(Stage::Prefill, cache.len() as u64, tokens.len() as u64);
+        }
+        taps.finish()
+    }
+}
+
+/// Consecutive tokens of the step's only sequence, the first at position `start`.
+fn rows(tokens: &[TokenId], start: usize) -> Vec<Row> {
+    let row = |(i, &token)| Row {
+        cache: 0,
+        position: start + i,
+        token,
+    };
+    tokens.iter().enumerate().map(row).collect()
 }
 
 fn unknown(sequence: SequenceId) -> SeamError {

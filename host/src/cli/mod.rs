@@ -11,12 +11,14 @@
 
 pub mod args;
 mod backends;
+mod bench;
 mod cache;
 mod chat;
 mod convert;
 mod doctor;
 mod failure;
 mod generate;
+mod graph;
 mod inspect;
 mod interrupt;
 mod logging;
@@ -26,6 +28,7 @@ mod plugin_manifest;
 mod progress;
 mod prompt;
 mod values;
+mod verify;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -109,6 +112,9 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(args, context),
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Plan(args) => plan::run(&args, context),
+        Command::Graph(args) => graph::run(&args, context),
+        Command::Verify(args) => verify::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Quantize(args) => convert::quantize(&args, context),

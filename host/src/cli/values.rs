@@ -2,13 +2,21 @@
 
 use std::num::NonZeroUsize;
 
-use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError};
+use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError, StepShape};
 
 use super::args::TokenIds;
 
 /// A precision, by the seam's own names.
 pub fn precision(text: &str) -> Result<Precision, String> {
     text.parse().map_err(|e: SeamError| e.to_string())
+}
+
+/// A shape of step.
+pub fn step_shape(text: &str) -> Result<StepShape, String> {
+    text.parse().map_err(|e: SeamError| {
+        let hint = e.hint.unwrap_or_default();
+        format!("{}: {hint}", e.message)
+    })
 }
 
 /// A whole number from 1 up.
@@ -98,6 +106,15 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
             Ok((name.into(), version.into()))
         }
         _ => Err("NAME=VERSION is wanted".into()),
+    }
+}
+
+/// A limit of the gate. Which names there are, the gate knows.
+pub fn limit(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = pair(text).map_err(|_| "NAME=VALUE is wanted".to_string())?;
+    match value.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok((name, value)),
+        _ => Err(format!("`{value}` is not a number from 0 up")),
     }
 }
 

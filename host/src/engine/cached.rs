@@ -24,6 +24,11 @@ impl CachedSequence {
         })
     }
 
+    /// The sequence's id in its session.
+    pub const fn id(&self) -> SequenceId {
+        self.id
+    }
+
     /// The tokens in the cache.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens

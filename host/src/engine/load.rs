@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
-    Control, Event, ExecutionPlan, ModelSpec, Observer, OpenRequest, PlanRequest, ResultExt,
-    SeamResult, Session, Stage, TokenId, negotiate,
+    Control, Event, ExecutionPlan, GraphRequest, ModelSpec, Observer, OpenRequest, PlanRequest,
+    ResultExt, SeamResult, Session, Stage, StepShape, TokenId, negotiate,
 };
 use parking_lot::Mutex;
 
@@ -89,6 +89,26 @@ impl Model {
     }
 }
 
+impl Model {
+    /// What a backend is asked for to show a step's graph.
+    pub fn graph_request(
+        &self,
+        target: &Target,
+        wishes: &PlanRequest,
+        shape: StepShape,
+    ) -> GraphRequest {
+        GraphRequest {
+            device: target.capabilities.device.id.clone(),
+            target: None,
+            model: self.spec().clone(),
+            weights: self.checkpoint.weights().manifest(),
+            wishes: *wishes,
+            shape,
+            stats_at: None,
+        }
+    }
+}
+
 /// A model open on a device, with one sequence.
 pub struct Engine {
     model: Model,
@@ -157,6 +177,15 @@ impl Engine {
         self.session.plan()
     }
 
+    /// The open session by itself, without a sequence, and what opening it took.
+    ///
+    /// # Errors
+    /// What [`Session::release`] says.
+    pub fn into_session(mut self) -> SeamResult<(Box<dyn Session>, LoadTimings)> {
+        self.session.release(self.sequence.id())?;
+        Ok((self.session, self.load))
+    }
+
     /// Generates what follows `prompt`. What the prompt has in common with the last one and its answer
     /// is not run again.
     ///
@@ -183,7 +212,7 @@ impl Engine {
 }
 
 /// Bytes of weights between two times that pages are given back.
-const RELEASE_EVERY: u64 = 32 << 20;
+const RELEASE_EVERY: u64 = 8 << 20;
 
 /// Passes events on, and gives the checkpoint's pages back as weights are brought up: those that a
 /// backend copied need not be in memory twice, and those that it uses in place come back by themselves.

@@ -21,7 +21,7 @@ use halfhitch_seam::{Control, ErrorCode, Event, ResultExt, SeamError, SeamResult
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{WEIGHTS, at, clear_partial};
+use super::folder::{WEIGHTS, at};
 use super::{ImportOptions, import_gguf};
 
 /// Counts up when the importer writes something else for the same file.
@@ -99,7 +99,6 @@ impl ImportCache {
         if is_complete(&target) {
             return Ok(target);
         }
-        clear_partial(&target)?;
         import_gguf(&gguf, &target, ImportOptions { force: true }, control)?;
         if Stamp::of(&gguf)? != stamp {
             // The hash may be that of other content than was imported.

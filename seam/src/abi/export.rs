@@ -12,7 +12,7 @@ use super::log::LogSink;
 use super::module::{Handle, PluginModule, PluginModuleRef};
 use super::wire::{
     ForeignFlag, WireControl, WireDecode, WireLogprob, WireObserver, WireOpen, WireOutput,
-    WireResult, WireStep, WireTokens, from_json, to_json, to_wire, weights_from_wire,
+    WireResult, WireStep, WireTap, WireTokens, from_json, to_json, to_wire, weights_from_wire,
 };
 use super::{STAGE_NOTE, STAGES};
 use crate::backend::{ComputeBackend, OpenRequest};
@@ -49,7 +49,9 @@ pub fn root_module<C: Plugin>() -> PluginModuleRef {
         decode,
         truncate,
         cache,
+        graph,
         release,
+        tap,
     }
     .leak_into_prefix()
 }
@@ -149,6 +151,19 @@ extern "C" fn cache(handle: Handle, action: RStr<'_>) -> WireResult<RString> {
     guard(|| to_json(&backend(handle).cache(from_json(&action)?)?))
 }
 
+extern "C" fn graph(
+    handle: Handle,
+    request: RStr<'_>,
+    control: WireControl<'_>,
+) -> WireResult<RString> {
+    guard(|| {
+        let request = from_json(&request)?;
+        to_json(&with_control(control, |control| {
+            backend(handle).graph(&request, control)
+        })?)
+    })
+}
+
 extern "C" fn open(handle: Handle, request: WireOpen<'_>) -> WireResult<Handle> {
     guard(|| {
         let plan = from_json(&request.plan)?;
@@ -227,6 +242,17 @@ extern "C" fn truncate(handle: Handle, sequence: u64, len: usize) -> WireResult<
 
 extern "C" fn release(handle: Handle, sequence: u64) -> WireResult<()> {
     on_session(handle, |s| s.release(SequenceId(sequence)))
+}
+
+extern "C" fn tap(
+    handle: Handle,
+    tokens: WireTokens<'_>,
+    control: WireControl<'_>,
+) -> WireResult<RVec<WireTap>> {
+    on_session(handle, |s| {
+        let taps = with_control(control, |control| s.tap(tokens.as_slice(), control))?;
+        taps.into_iter().map(WireTap::new).collect()
+    })
 }
 
 fn request(output: WireOutput) -> SeamResult<OutputRequest> {

@@ -10,7 +10,9 @@ pub const MAGIC: [u8; 8] = *b"HLFHITCH";
 
 /// Version of the boundary. A plugin loads where the major versions are equal and its minor version
 /// is not newer than the host's.
-pub const ABI_VERSION: (u16, u16) = (1, 0);
+///
+/// 1.1 added intermediate results (`tap`).
+pub const ABI_VERSION: (u16, u16) = (1, 1);
 
 /// Panics unwind, so that an entry can catch them.
 pub const PANIC_UNWIND: u8 = 0;
@@ -158,8 +160,8 @@ mod tests {
     #[test]
     fn each_mismatch_is_named() {
         let cases: &[(Change, &str)] = &[
-            (|h| h.abi_major += 1, "ABI 2.0, this host has 1.0"),
-            (|h| h.abi_minor += 1, "ABI 1.1"),
+            (|h| h.abi_major += 1, "ABI 2.1, this host has 1.1"),
+            (|h| h.abi_minor += 1, "ABI 1.2"),
             (|h| h.triple = padded("riscv64-unknown-none"), "riscv64"),
             (|h| h.panic_strategy = PANIC_ABORT, "panic=abort"),
         ];

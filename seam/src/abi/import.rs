@@ -11,8 +11,8 @@ use super::header::{HEADER_SYMBOL, PluginHeader};
 use super::log::LogSink;
 use super::module::{Handle, PluginModuleRef};
 use super::wire::{
-    WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireStep, from_json,
-    from_wire, to_json, weights_to_wire,
+    WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireStep, WireTap,
+    from_json, from_wire, to_json, weights_to_wire,
 };
 use super::{STAGE_NOTE, STAGES};
 use crate::artifact_cache::{CacheAction, CacheReport};
@@ -20,11 +20,13 @@ use crate::backend::{BackendIdentity, ComputeBackend, OpenRequest};
 use crate::capability::{DeviceCapabilities, DeviceId, DeviceInfo};
 use crate::control::{CancelToken, Control, Event, Observer};
 use crate::error::{ErrorCode, SeamError, SeamResult};
+use crate::graph::{GraphReport, GraphRequest};
 use crate::plan::ExecutionPlan;
 use crate::session::{
     DecodeStep, LogitsRequest, OutputRequest, SequenceId, Session, StepOutput, TokenId,
     TokenLogprob,
 };
+use crate::tap::Tap;
 
 /// Loads a plugin and makes its backend. The library stays loaded for the life of the process.
 ///
@@ -135,6 +137,21 @@ impl ComputeBackend for PluginBackend {
         from_json(&from_wire(report)?)
     }
 
+    fn graph(
+        &self,
+        request: &GraphRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<Option<GraphReport>> {
+        let request = to_json(request)?;
+        let observer = observer(control);
+        let control = WireControl {
+            cancel: flag(control.cancel),
+            observer: &observer,
+        };
+        let report = self.inner.module.graph()(self.inner.handle, request.as_rstr(), control);
+        from_json(&from_wire(report)?)
+    }
+
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
         let plan: RString = to_json(request.plan)?;
         let model: RString = to_json(request.model)?;
@@ -232,6 +249,22 @@ impl Session for PluginSession {
 
     fn release(&mut self, sequence: SequenceId) -> SeamResult<()> {
         from_wire(self.backend.module.release()(self.handle, sequence.0))
+    }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        let Some(tap) = self.backend.module.tap() else {
+            return Err(SeamError::unsupported(
+                "this plugin was built before backends could show intermediate results",
+            )
+            .hint("rebuild it with this version of halfhitch"));
+        };
+        let observer = observer(control);
+        let control = WireControl {
+            cancel: flag(control.cancel),
+            observer: &observer,
+        };
+        let taps = from_wire(tap(self.handle, RSlice::from_slice(tokens), control))?;
+        taps.into_iter().map(WireTap::into_tap).collect()
     }
 }
 

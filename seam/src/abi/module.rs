@@ -10,7 +10,7 @@ use abi_stable::std_types::{RSlice, RStr, RString, RVec};
 
 use super::log::LogSink;
 use super::wire::{
-    WireControl, WireDecode, WireOpen, WireOutput, WireResult, WireStep, WireTokens,
+    WireControl, WireDecode, WireOpen, WireOutput, WireResult, WireStep, WireTap, WireTokens,
 };
 
 /// A backend or session inside the plugin. Opaque to the host, which gives it back with the matching
@@ -65,9 +65,14 @@ pub struct PluginModule {
     pub truncate: extern "C" fn(Handle, u64, usize) -> WireResult<()>,
     /// Does a [`CacheAction`](crate::CacheAction), given and answered as JSON.
     pub cache: extern "C" fn(Handle, RStr<'_>) -> WireResult<RString>,
+    /// Does a [`GraphRequest`](crate::GraphRequest), given and answered as JSON.
+    pub graph: extern "C" fn(Handle, RStr<'_>, WireControl<'_>) -> WireResult<RString>,
     /// Drops a sequence.
     #[sabi(last_prefix_field)]
     pub release: extern "C" fn(Handle, u64) -> WireResult<()>,
+    /// Intermediate results of a sequence of its own. Since 1.1.
+    #[sabi(missing_field(option))]
+    pub tap: extern "C" fn(Handle, WireTokens<'_>, WireControl<'_>) -> WireResult<RVec<WireTap>>,
 }
 
 impl RootModule for PluginModuleRef {

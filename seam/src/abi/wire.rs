@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::dtype::DType;
 use crate::error::{ErrorCode, SeamError, SeamResult};
 use crate::quant::AffineScheme;
+use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weights::{AffineTensor, Weight, WeightForm, Weights};
 
@@ -308,6 +309,35 @@ pub struct WireStep {
     pub logits: RVec<f32>,
     /// Likeliest tokens.
     pub top_logprobs: RVec<WireLogprob>,
+}
+
+/// An intermediate result: its [`TapSite`](crate::TapSite) as JSON, its shape and its numbers.
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct WireTap {
+    site: RString,
+    tokens: usize,
+    width: usize,
+    values: RVec<f32>,
+}
+
+impl WireTap {
+    /// Ready to cross.
+    pub fn new(tap: Tap) -> SeamResult<Self> {
+        let [tokens, width] = tap.shape;
+        Ok(Self {
+            site: to_json(&tap.site)?,
+            tokens,
+            width,
+            values: tap.values.into(),
+        })
+    }
+
+    /// What crossed.
+    pub fn into_tap(self) -> SeamResult<Tap> {
+        let site = from_json(&self.site)?;
+        Tap::new(site, [self.tokens, self.width], self.values.into_vec())
+    }
 }
 
 /// What opens a session: plan and model as JSON, the weights, and the call's control.

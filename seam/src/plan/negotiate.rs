@@ -8,7 +8,7 @@ use super::{
 use crate::capability::DeviceCapabilities;
 use crate::dtype::{DType, Precision};
 use crate::error::{ErrorCode, SeamError, SeamResult};
-use crate::model::ModelSpec;
+use crate::model::{LayerWeight, ModelSpec, WeightId};
 use crate::quant::AffineScheme;
 use crate::weights::{WeightForm, WeightManifest, check_weights};
 
@@ -42,7 +42,11 @@ pub fn negotiate(
     let chunk = device.prefill_chunk.clamp(1, context);
     let estimate = |planned: &[PlannedWeight]| {
         let bytes = planned.iter().map(|w| w.bytes).sum();
-        MemoryEstimate::new(model, bytes, KV_DTYPE, chunk, context, sequences)
+        let mut memory = MemoryEstimate::new(model, bytes, KV_DTYPE, chunk, context, sequences);
+        if chunk > 1 {
+            memory.workspace = memory.workspace.saturating_add(rebuilt(model));
+        }
+        memory
     };
     let packing = Packing::choose(weights, device, precision, request, &|packed| {
         estimate(&place(model, weights, device, precision, packed)).at_start()
@@ -64,6 +68,31 @@ pub fn negotiate(
         memory,
         choices,
     })
+}
+
+/// Bytes of the largest matrices that a prompt's step may rebuild in f32 at a time, from packed weights or
+/// for a matrix unit's layout: a layer's queries, keys and values, its gate with up, or another matrix
+/// alone. The head is read for one row, which needs no such thing.
+fn rebuilt(model: &ModelSpec) -> u64 {
+    use LayerWeight as W;
+    let mut sums: BTreeMap<(u32, LayerWeight), u64> = BTreeMap::new();
+    for weight in model.expected_weights() {
+        let (WeightId::Layer(layer, which), &[rows, columns]) = (weight.id, &weight.shape[..])
+        else {
+            continue;
+        };
+        let together = match which {
+            W::Query | W::Key | W::Value => W::Query,
+            W::Gate | W::Up => W::Gate,
+            other => other,
+        };
+        let bytes = (rows as u64)
+            .saturating_mul(columns as u64)
+            .saturating_mul(4);
+        let sum = sums.entry((layer, together)).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    sums.into_values().max().unwrap_or(0)
 }
 
 fn check_features(model: &ModelSpec, device: &DeviceCapabilities) -> SeamResult<()> {

@@ -196,8 +196,11 @@ fn a_killed_program_leaves_no_compiler_and_the_next_works() {
     signal("-KILL", child.id());
     child.wait().unwrap();
     wait("the compiler to end", || !runs(compiler));
+    assert_eq!(names(&bench.path("tmp")).len(), 1, "what it worked on");
     assert_eq!(bench.tokens(), reference());
     assert_eq!(bench.compiles().len(), 2);
+    // The next that compiles deletes what it left, and its own.
+    assert!(names(&bench.path("tmp")).is_empty());
 }
 
 #[test]

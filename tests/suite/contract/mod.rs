@@ -10,6 +10,7 @@ mod device;
 mod outputs;
 mod refusals;
 mod sequences;
+mod taps;
 
 use halfhitch_seam::{
     AffineScheme, Bits, CancelToken, DType, DecodeStep, ErrorCode, GroupSize, OutputRequest,
@@ -41,7 +42,7 @@ pub fn run(subject: &Subject) -> Report {
             model,
             quant: *quant,
         };
-        let behaviour = [sequences::CASES, outputs::CASES];
+        let behaviour = [sequences::CASES, outputs::CASES, taps::CASES];
         let rest = [
             device::CASES,
             refusals::CASES,

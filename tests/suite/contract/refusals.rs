@@ -173,16 +173,16 @@ fn truncate_beyond(b: &Bench<'_>) -> Outcome {
 fn context_full(b: &Bench<'_>) -> Outcome {
     const FULL: &[ErrorCode] = &[ErrorCode::ContextFull];
     let request = PlanRequest {
-        context: Some(8),
+        context: Some(16),
         sequences: 2,
         ..b.request()
     };
     let mut s = b.open_with(request)?;
     untouched(b, &mut s, |s, id| {
-        for more in [4, 9] {
+        for more in [12, 17] {
             let call = s.prefill(id, &b.tokens("more", more), OutputRequest::ALL_LOGITS);
             refused(
-                &format!("5 and {more} tokens in a context of 8"),
+                &format!("5 and {more} tokens in a context of 16"),
                 call,
                 FULL,
             )?;
@@ -191,18 +191,18 @@ fn context_full(b: &Bench<'_>) -> Outcome {
     })?;
     let mut s = b.open_with(request)?;
     let (full, other) = (s.create()?, s.create()?);
-    let tokens = b.tokens("full", 8);
+    let tokens = b.tokens("full", 16);
     s.prefill(full, &tokens, OutputRequest::NOTHING)?;
     s.prefill(other, &tokens[..2], OutputRequest::NOTHING)?;
     let call = s.decode(&[(full, 1)], OutputRequest::LOGITS);
     refused("a step past the context", call, FULL)?;
     let call = s.decode(&[(other, 1), (full, 1)], OutputRequest::LOGITS);
     refused("a batch with a full sequence", call, FULL)?;
-    s.expect_len(full, 8, "after a refused step")?;
+    s.expect_len(full, 16, "after a refused step")?;
     s.expect_len(other, 2, "after a refused batch")?;
     // Room again after a cut; and a cancelled call on a full one says one or the other.
-    s.session.truncate(full, 7)?;
-    let got = s.step(full, tokens[7])?;
+    s.session.truncate(full, 15)?;
+    let got = s.step(full, tokens[15])?;
     let want = b.open()?.fresh(&tokens)?;
     s.close("in the room that a cut made", &got, &want)?;
     let cancel = CancelToken::new();
@@ -215,5 +215,5 @@ fn context_full(b: &Bench<'_>) -> Outcome {
     );
     let either = [ErrorCode::ContextFull, ErrorCode::Cancelled];
     refused("a cancelled prompt past the context", call, &either)?;
-    s.expect_len(full, 8, "after a refused prompt")
+    s.expect_len(full, 16, "after a refused prompt")
 }

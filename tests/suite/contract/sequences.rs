@@ -245,15 +245,15 @@ fn independent_sessions(b: &Bench<'_>) -> Outcome {
 
 fn whole_context(b: &Bench<'_>) -> Outcome {
     let mut s = b.open_with(halfhitch_seam::PlanRequest {
-        context: Some(10),
+        context: Some(16),
         ..b.request()
     })?;
-    let tokens = b.tokens("to the brim", 10);
+    let tokens = b.tokens("to the brim", 16);
     let id = s.create()?;
-    s.prefill(id, &tokens[..8], OutputRequest::NOTHING)?;
-    s.step(id, tokens[8])?;
-    let got = s.step(id, tokens[9])?;
-    s.expect_len(id, 10, "at the end of the context")?;
+    s.prefill(id, &tokens[..14], OutputRequest::NOTHING)?;
+    s.step(id, tokens[14])?;
+    let got = s.step(id, tokens[15])?;
+    s.expect_len(id, 16, "at the end of the context")?;
     let want = b.open()?.fresh(&tokens)?;
     s.close("at the last position", &got, &want)
 }

@@ -68,6 +68,8 @@ impl Run<'_> {
             .arg(self.input)
             .arg("-o")
             .arg(self.output)
+            // What it leaves when it is killed is then deleted with the rest.
+            .env("TMPDIR", self.output.parent().unwrap_or(self.output))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(also)

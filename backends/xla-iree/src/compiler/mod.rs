@@ -3,9 +3,12 @@
 
 pub mod cache;
 mod child;
+mod named;
 mod report;
+pub mod stats;
 pub mod target;
 pub mod tool;
+mod work;
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,6 +21,7 @@ use parking_lot::Mutex;
 pub use cache::{Cache, Entry};
 pub use target::Target;
 pub use tool::{Places, Tool};
+use work::WorkFolder;
 
 /// How often a waiting caller hears that work goes on.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -198,6 +202,55 @@ impl Compiler {
         Ok(module)
     }
 
+    /// What the compiler makes of a graph on the way to code: its `flow` and `stream` phases.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    pub fn phases(
+        &self,
+        graph: &str,
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<stats::Phases> {
+        control.progress(Stage::Compile, 0, 1);
+        let mut beat = Instant::now();
+        let mut tick = || {
+            control.cancel.check()?;
+            if beat.elapsed() > HEARTBEAT {
+                beat = Instant::now();
+                control.progress(Stage::Compile, 0, 1);
+            }
+            Ok(())
+        };
+        let folder = WorkFolder::new()?;
+        let dumps = folder.path().join("phases");
+        let mut target = target.clone();
+        target.flags.extend([
+            "--compile-to=stream".to_owned(),
+            "--mlir-print-debuginfo".to_owned(),
+            format!("--dump-compilation-phases-to={}", dumps.display()),
+        ]);
+        let key = cache::key(&[graph.as_bytes()]);
+        let stream = self.run(graph, &target, &key, &mut tick)?;
+        let flow = fs::read_dir(&dumps)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.to_string_lossy().ends_with(".flow.mlir"))
+            .ok_or_else(|| {
+                SeamError::new(
+                    ErrorCode::Backend,
+                    "the compiler wrote no `flow` phase, which the counts are read from",
+                )
+            })?;
+        control.progress(Stage::Compile, 1, 1);
+        Ok(stats::Phases {
+            flow: String::from_utf8_lossy(&child::read(&flow)?).into_owned(),
+            stream: String::from_utf8_lossy(&stream).into_owned(),
+        })
+    }
+
     fn run(
         &self,
         graph: &str,
@@ -205,13 +258,7 @@ impl Compiler {
         key: &str,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
-        let folder = tempfile::Builder::new()
-            .prefix("halfhitch-compile-")
-            .tempdir()
-            .map_err(|e| {
-                SeamError::new(ErrorCode::Io, format!("no temporary folder: {e}"))
-                    .hint("free some space, or set TMPDIR to another folder")
-            })?;
+        let folder = WorkFolder::new()?;
         let input = folder.path().join("graph.mlir");
         let output = folder.path().join("module.vmfb");
         let log = folder.path().join("compile.log");
@@ -237,7 +284,7 @@ impl Compiler {
     }
 
     /// Keeps the log of a failure where the error says: in the cache, else where it is.
-    fn keep_log(&self, error: SeamError, folder: tempfile::TempDir, key: &str) -> SeamError {
+    fn keep_log(&self, error: SeamError, folder: WorkFolder, key: &str) -> SeamError {
         let log = folder.path().join("compile.log");
         let advice = match &error.hint {
             Some(hint) if !hint.contains("log") => format!("{hint}; "),

@@ -8,7 +8,7 @@ use super::hex;
 use crate::emitter::Profile;
 
 /// Flags that hold for every target.
-const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
+pub(super) const COMMON: [&str; 2] = ["--iree-input-type=auto", "--iree-opt-level=O3"];
 
 /// What code is generated for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ impl Target {
             flags: COMMON.iter().chain(&own).map(ToString::to_string).collect(),
             profile: Profile::LlvmCpu {
                 threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+                bf16_pairs: cpu.bf16_pairs,
             },
             description: cpu.description.clone(),
             machine: cpu.fingerprint.clone(),
@@ -51,6 +52,8 @@ impl Target {
 struct HostCpu {
     description: String,
     fingerprint: String,
+    /// As in [`Profile::LlvmCpu`].
+    bf16_pairs: bool,
 }
 
 fn host_cpu() -> &'static HostCpu {
@@ -81,12 +84,25 @@ fn describe(arch: &str, cpuinfo: &str) -> HostCpu {
     HostCpu {
         description: format!("{arch} {name}").trim_end().to_owned(),
         fingerprint: hex(&hash.finalize()),
+        bf16_pairs: field(&["vendor_id"]).as_deref() == Some("AuthenticAMD")
+            && features.split(' ').any(|f| f == "avx512_bf16"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_fast_where_they_were_measured_to_be() {
+        let cpu = |vendor, flags| {
+            let text = format!("vendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n");
+            describe("x86_64", &text).bf16_pairs
+        };
+        assert!(cpu("AuthenticAMD", "avx512_bf16 avx2"));
+        assert!(!cpu("AuthenticAMD", "avx2"));
+        assert!(!cpu("GenuineIntel", "avx512_bf16"));
+    }
 
     #[test]
     fn another_cpu_has_another_fingerprint() {

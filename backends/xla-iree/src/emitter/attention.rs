@@ -3,10 +3,10 @@
 //! The cache's capacity and the live context are dimensions known only when the graph runs: one
 //! compiled function serves every context length, and reads no more of a cache than is live.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, QkNorm, QkNormScope};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
-use super::builder::{Index, Scalar, Value};
+use super::builder::{Builder, Index, Scalar, Value};
 use super::contraction::{project, project_all};
 use super::graph::{Function, layer_weight};
 use super::linalg::Operand;
@@ -29,13 +29,38 @@ pub struct Lane {
     pub live: Dim,
 }
 
-/// A lane's keys and values of one layer.
+/// A lane's keys and values of one layer: `[capacity, 2 * kv_heads, head_dim]`, a position's keys before
+/// its values, so that a step writes one contiguous piece.
 #[derive(Clone)]
 pub struct Cache {
-    /// `[capacity, kv_heads, head_dim]`.
-    pub keys: Value,
-    /// `[capacity, kv_heads, head_dim]`.
-    pub values: Value,
+    /// The whole of it.
+    pub rows: Value,
+}
+
+impl Cache {
+    /// Writes f32 `new` `[rows, 2 * kv_heads, head_dim]` from position `start` on.
+    pub fn write(&mut self, b: &mut Builder, new: &Value, start: Index) {
+        let new = b.convert(new, self.rows.elem());
+        self.rows = b.write_rows(&new, &self.rows, start);
+    }
+
+    /// Keys of the first `live` positions, `[live, kv_heads, head_dim]`.
+    pub fn keys(&self, b: &mut Builder, live: Dim) -> Value {
+        self.half(b, live, 0)
+    }
+
+    /// Values of the first `live` positions, `[live, kv_heads, head_dim]`.
+    pub fn values(&self, b: &mut Builder, live: Dim) -> Value {
+        self.half(b, live, 1)
+    }
+
+    fn half(&self, b: &mut Builder, live: Dim, half: usize) -> Value {
+        let &[_, Dim::Static(both), width] = self.rows.dims() else {
+            panic!("a cache of {}", self.rows.ty());
+        };
+        let heads = both / 2;
+        b.part(&self.rows, &[live, heads.into(), width], 1, half * heads)
+    }
 }
 
 /// Attention's output `[rows, hidden]` of normed f32 `h` `[rows, hidden]`; `caches` (one a lane) are
@@ -62,6 +87,9 @@ pub fn attention(
             (id(W::Value), bias(W::ValueBias)),
         ],
     );
+    f.tap(Some(layer), TapPoint::QueryProjection, &q);
+    f.tap(Some(layer), TapPoint::KeyProjection, &k);
+    f.tap(Some(layer), TapPoint::Value, &v);
     let query_norm = [W::QueryNorm, W::QueryNormBias];
     let key_norm = [W::KeyNorm, W::KeyNormBias];
     let mut q = split_heads(f, layer, &q, spec.heads, spec, query_norm);
@@ -70,24 +98,24 @@ pub fn attention(
         q = rope::rotate(&mut f.b, &q, table, rope);
         k = rope::rotate(&mut f.b, &k, table, rope);
     }
+    f.tap(Some(layer), TapPoint::Query, &q);
+    f.tap(Some(layer), TapPoint::Key, &k);
     let v = f.b.reshape(&v, &[rows, spec.kv_heads, spec.head_dim]);
+    let new = f.b.concatenate(&[k, v], 1);
     let mut outputs = Vec::with_capacity(lanes.len());
     for (lane, cache) in lanes.iter().zip(caches) {
-        let own = |f: &mut Function<'_>, x: &Value| {
-            let x = f.b.slice(x, 0, lane.first, lane.first + lane.rows);
-            let stored = f.source.plan.kv_dtype.into();
-            f.b.convert(&x, stored)
-        };
-        let (new_keys, new_values) = (own(f, &k), own(f, &v));
-        cache.keys = f.b.write_rows(&new_keys, &cache.keys, lane.start);
-        cache.values = f.b.write_rows(&new_values, &cache.values, lane.start);
+        let new = f.b.slice(&new, 0, lane.first, lane.first + lane.rows);
+        cache.write(&mut f.b, &new, lane.start);
         let q = f.b.slice(&q, 0, lane.first, lane.first + lane.rows);
         outputs.push(attend(f, &q, cache, spec, lane));
     }
     let joined = f.b.concatenate(&outputs, 0);
     let joined = f.b.reshape(&joined, &[rows, spec.query_width()]);
+    f.tap(Some(layer), TapPoint::AttentionMix, &joined);
     let bias = spec.output_bias.then(|| id(W::OutputBias));
-    project(f, &joined, id(W::Output), bias)
+    let out = project(f, &joined, id(W::Output), bias);
+    f.tap(Some(layer), TapPoint::AttentionOutput, &out);
+    out
 }
 
 /// `[rows, heads, head_dim]`, normed where the layer norms queries and keys.
@@ -135,8 +163,8 @@ fn attend(
     let stored: Elem = f.source.plan.kv_dtype.into();
     let (rows, kv, width) = (lane.rows, spec.kv_heads, spec.head_dim);
     let per_kv = spec.heads / kv;
-    let keys = b.rows(&cache.keys, None, lane.live);
-    let values = b.rows(&cache.values, None, lane.live);
+    let keys = cache.keys(b, lane.live);
+    let values = cache.values(b, lane.live);
     let q = b.reshape(q, &[rows, kv, per_kv, width]);
     // Loop dimensions: kv head, row, head of the group, context, width.
     let loops = [

@@ -72,6 +72,7 @@ pub struct Builder {
     name: String,
     arguments: Vec<String>,
     body: String,
+    section: String,
     next: u32,
     next_symbol: u32,
     extents: BTreeMap<u32, Index>,
@@ -85,6 +86,7 @@ impl Builder {
             name: name.into(),
             arguments: Vec::new(),
             body: String::new(),
+            section: String::new(),
             next: 0,
             next_symbol: 0,
             extents: BTreeMap::new(),
@@ -227,6 +229,20 @@ impl Builder {
         value
     }
 
+    /// Says, as a comment, to which part of the model what follows belongs. Whoever reads the graph, or
+    /// counts what was made of it, tells parts by that.
+    pub fn section(&mut self, name: &str) {
+        if self.section != name {
+            name.clone_into(&mut self.section);
+            self.line(format_args!("// {name}"));
+        }
+    }
+
+    /// [`Self::section`] in a layer.
+    pub fn layer_section(&mut self, layer: usize, part: &str) {
+        self.section(&format!("layer {layer}: {part}"));
+    }
+
     pub(super) fn line(&mut self, text: fmt::Arguments<'_>) {
         writeln!(self.body, "    {text}").expect("a String takes any text");
     }
@@ -244,14 +260,54 @@ impl Builder {
         types: [TensorType; 2],
         text: fmt::Arguments<'_>,
     ) -> (Value, Value) {
+        let mut values = self.emit_all(types.to_vec(), text).into_iter();
+        match (values.next(), values.next()) {
+            (Some(first), Some(second)) => (first, second),
+            _ => unreachable!("two types make two values"),
+        }
+    }
+
+    /// Values of an operation with these results; `text` is what follows the `=`.
+    pub(super) fn emit_all(
+        &mut self,
+        types: Vec<TensorType>,
+        text: fmt::Arguments<'_>,
+    ) -> Vec<Value> {
+        if let [ty] = &types[..] {
+            return vec![self.emit(ty.clone(), text)];
+        }
         let name = format!("%{}", self.fresh_id());
-        self.line(format_args!("{name}:2 = {text}"));
-        let [first, second] = types;
-        let part = |i, ty| Value {
-            name: format!("{name}#{i}"),
-            ty,
-        };
-        (part(0, first), part(1, second))
+        self.line(format_args!("{name}:{} = {text}", types.len()));
+        types
+            .into_iter()
+            .enumerate()
+            .map(|(i, ty)| Value {
+                name: format!("{name}#{i}"),
+                ty,
+            })
+            .collect()
+    }
+
+    /// [`Self::emit_all`] as a kernel of its own from the start, where it has several results: their
+    /// readers would otherwise be fused into it, which its tiling does not survive.
+    pub(super) fn emit_alone(
+        &mut self,
+        types: Vec<TensorType>,
+        text: fmt::Arguments<'_>,
+    ) -> Vec<Value> {
+        if types.len() == 1 {
+            return self.emit_all(types, text);
+        }
+        let name = format!("%{}", self.fresh_id());
+        let list: Vec<_> = types.iter().map(ToString::to_string).collect();
+        let names: Vec<_> = (0..types.len()).map(|i| format!("{name}#{i}")).collect();
+        let (count, list, names) = (types.len(), list.join(", "), names.join(", "));
+        self.emit_all(
+            types,
+            format_args!(
+                "flow.dispatch.region -> ({list}) {{\n      {name}:{count} = {text}\n      flow.return {names} : {list}\n    }}"
+            ),
+        )
     }
 
     /// The run-time sizes of a type's dynamic extents, in order, as operands.

@@ -1,4 +1,4 @@
-//! One token of one sequence through a plain layer, in few dispatches.
+//! One token of each of some sequences through a plain layer, in few dispatches.
 //!
 //! Plain is: RMS norms before the two blocks and no others, full half-split rope, no window or soft
 //! cap, every matrix in blocks. Any other layer goes the general way and means the same.
@@ -10,14 +10,14 @@
 //! * the residual stream is what the contractions add onto.
 
 use halfhitch_seam::model::{
-    AttentionSpec, FeedForward, LayerSpec, NormKind, NormSpec, RopeLayout,
+    AttentionSpec, FeedForward, GatedMlp, LayerSpec, NormKind, NormSpec, RopeLayout,
 };
-use halfhitch_seam::{LayerWeight as W, Precision, WeightId};
+use halfhitch_seam::{LayerWeight as W, WeightId};
 
 use super::attention::{Cache, Lane};
-use super::builder::Value;
-use super::contraction::words;
-use super::graph::{Function, Source, layer_weight};
+use super::builder::{Builder, Value};
+use super::contraction::{self, Prepared};
+use super::graph::{Function, Source, WeightValue, layer_weight};
 use super::layout::Layout;
 use super::linalg::Operand;
 use super::mlp;
@@ -48,8 +48,7 @@ pub fn suits(source: Source<'_>, layer: usize, spec: &LayerSpec) -> bool {
         && a.softcap.is_none()
         && a.qk_norm.is_none()
         && !a.output_bias
-        && !mlp.bias
-        && source.plan.precision == Precision::F32;
+        && !mlp.bias;
     plain && matrices(source, layer).is_some()
 }
 
@@ -116,7 +115,8 @@ pub fn rotation(f: &mut Function<'_>, table: &Value, spec: &AttentionSpec) -> Va
     b.barrier(&sum)
 }
 
-/// The layer: f32 `x` `[1, hidden]` before and after. `cache` becomes what it is after the step.
+/// The layer, for a row of each lane: f32 `[hidden]` before and after. The caches become what they are
+/// after the step. `rotations` has one a lane.
 ///
 /// # Panics
 /// For a layer that [`suits`] does not let through.
@@ -124,11 +124,11 @@ pub fn layer(
     f: &mut Function<'_>,
     layer: usize,
     spec: &LayerSpec,
-    x: &Value,
-    rotation: &Value,
-    lane: &Lane,
-    cache: &mut Cache,
-) -> Value {
+    xs: &[Value],
+    rotations: &[Value],
+    lanes: &[Lane],
+    caches: &mut [Cache],
+) -> Vec<Value> {
     let (Some(matrices), Some(before), Some(between), FeedForward::Gated(mlp)) = (
         matrices(f.source, layer),
         spec.pre_attention,
@@ -138,33 +138,66 @@ pub fn layer(
         panic!("layer {layer} is not plain");
     };
     let profile = f.source.profile;
-    let hidden = x.sizes()[1];
-    let x = f.b.reshape(x, &[hidden]);
     let [qkv, output, gate_up, down] = matrices.map(|m| f.resident(&m));
 
-    let (h, factor) = weighed(f, &x, &before, layer_weight(layer, W::PreAttentionNorm));
-    let h = words::prepare(&mut f.b, &h, &qkv);
-    let heads = words::contract(&mut f.b, &h, &qkv, None, profile);
-    let heads = rotate(f, layer, &heads, &factor, &spec.attention, rotation);
-    let mixed = attend(f, &heads, &spec.attention, lane, cache);
-    let mixed = words::prepare(&mut f.b, &mixed, &output);
-    let x = words::contract(&mut f.b, &mixed, &output, Some(&x), profile);
+    let (hs, factors) = weighed_rows(f, layer, xs, &before, W::PreAttentionNorm, &qkv);
+    f.b.layer_section(layer, "attention");
+    let all = contraction::contract_rows(&mut f.b, &hs, &qkv, None, profile);
+    let mixed: Vec<Prepared> = all
+        .iter()
+        .enumerate()
+        .map(|(i, heads)| {
+            let heads = rotate(f, layer, heads, &factors[i], &spec.attention, &rotations[i]);
+            let mixed = attend(f, &heads, &spec.attention, &lanes[i], &mut caches[i]);
+            contraction::prepare(&mut f.b, &mixed, &output)
+        })
+        .collect();
+    let xs = contraction::contract_rows(&mut f.b, &mixed, &output, Some(xs), profile);
 
-    let (h, factor) = weighed(f, &x, &between, layer_weight(layer, W::PreFeedForwardNorm));
-    let h = words::prepare(&mut f.b, &h, &gate_up);
-    let both = words::contract(&mut f.b, &h, &gate_up, None, profile);
-    let width = mlp.intermediate;
+    let (hs, factors) = weighed_rows(f, layer, &xs, &between, W::PreFeedForwardNorm, &gate_up);
+    f.b.layer_section(layer, "feed-forward");
+    let both = contraction::contract_rows(&mut f.b, &hs, &gate_up, None, profile);
     let b = &mut f.b;
-    let factor = b.broadcast(&factor, &[], &[width]);
-    let gate = b.slice(&both, 0, 0, width);
-    let up = b.slice(&both, 0, width, 2 * width);
+    let wide: Vec<Prepared> = both
+        .iter()
+        .zip(&factors)
+        .map(|(both, factor)| {
+            let wide = gated(b, both, factor, mlp);
+            contraction::prepare(b, &wide, &down)
+        })
+        .collect();
+    contraction::contract_rows(b, &wide, &down, Some(&xs), profile)
+}
+
+/// [`weighed`] for each row, made ready for `weight`, and the factors.
+fn weighed_rows(
+    f: &mut Function<'_>,
+    layer: usize,
+    xs: &[Value],
+    norm: &NormSpec,
+    id: W,
+    weight: &WeightValue,
+) -> (Vec<Prepared>, Vec<Value>) {
+    f.b.layer_section(layer, "norm");
+    xs.iter()
+        .map(|x| {
+            let (h, factor) = weighed(f, x, norm, layer_weight(layer, id));
+            (contraction::prepare(&mut f.b, &h, weight), factor)
+        })
+        .unzip()
+}
+
+/// Gate and up `[2 * intermediate]`, to which the norm's factor is still to be applied, into what the last
+/// contraction takes.
+fn gated(b: &mut Builder, both: &Value, factor: &Value, mlp: &GatedMlp) -> Value {
+    let width = mlp.intermediate;
+    let factor = b.broadcast(factor, &[], &[width]);
+    let gate = b.slice(both, 0, 0, width);
+    let up = b.slice(both, 0, width, 2 * width);
     let gate = b.mul(&gate, &factor);
     let up = b.mul(&up, &factor);
     let gate = mlp::activate(b, &gate, mlp.activation);
-    let wide = b.mul(&gate, &up);
-    let wide = words::prepare(b, &wide, &down);
-    let x = words::contract(b, &wide, &down, Some(&x), profile);
-    b.reshape(&x, &[1, hidden])
+    b.mul(&gate, &up)
 }
 
 /// A norm in two parts: `x * weight` `[hidden]`, and the factor that is still to be applied.
@@ -239,20 +272,16 @@ fn attend(
     let per_kv = spec.heads / kv;
     let q = b.slice(heads, 0, 0, spec.heads);
     let q = b.reshape(&q, &[kv, per_kv, width]);
-    let mut place = |into: &mut Value, first: usize| {
-        let new = b.slice(heads, 0, first, first + kv);
-        let new = b.convert(&new, stored);
-        let new = b.reshape(&new, &[1, kv, width]);
-        *into = b.write_rows(&new, into, lane.start);
-        b.rows(into, None, lane.live)
-    };
-    let keys = place(&mut cache.keys, spec.heads);
-    let values = place(&mut cache.values, spec.heads + kv);
+    let new = b.slice(heads, 0, spec.heads, spec.heads + 2 * kv);
+    let new = b.reshape(&new, &[1, 2 * kv, width]);
+    cache.write(b, &new, lane.start);
+    let keys = cache.keys(b, lane.live);
+    let values = cache.values(b, lane.live);
     let operand = |value, dims| Operand { value, dims };
     // Loop dimensions: kv head, head of the group, context, width.
     let loops: [Dim; 4] = [kv.into(), per_kv.into(), lane.live, width.into()];
     let scores = b.tiled(
-        profile.scores(per_kv, width),
+        profile.scores(width),
         &loops,
         &[operand(&q, &[0, 1, 3]), operand(&keys, &[2, 0, 3])],
         &[0, 1, 2],
@@ -296,7 +325,7 @@ fn attend(
     );
     let loops = [loops[0], loops[1], loops[3], loops[2]];
     let sums = b.tiled(
-        profile.weighted_values(per_kv, width),
+        profile.weighted_values(width),
         &loops,
         &[operand(&shares, &[0, 1, 3]), operand(&values, &[3, 0, 2])],
         &[0, 1, 2],

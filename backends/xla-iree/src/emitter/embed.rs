@@ -1,9 +1,9 @@
 //! Token embedding: rows of a dense or packed matrix.
 
-use halfhitch_seam::WeightId;
+use halfhitch_seam::{WeightForm, WeightId};
 
 use super::builder::{Builder, Value};
-use super::contraction::{dequantize, words};
+use super::contraction::{blocked, dequantize, words};
 use super::graph::Function;
 use super::layout::Layout;
 use super::types::{Elem, TensorType};
@@ -15,7 +15,11 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
     let hidden = weight.shape[1];
     let rows = tokens.sizes()[0];
     if weight.layout == Layout::Blocks {
-        let x = words::rows(&mut f.b, &weight, tokens);
+        let x = if matches!(weight.form, WeightForm::Dense(_)) {
+            blocked::rows(&mut f.b, &weight, tokens)
+        } else {
+            words::rows(&mut f.b, &weight, tokens)
+        };
         return f.b.scale(&x, f.source.spec.embedding_scale);
     }
     let picked: Vec<Value> = weight

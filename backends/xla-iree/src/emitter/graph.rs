@@ -1,6 +1,8 @@
 //! A function of a model under construction: the builder, the model, and the arguments so far.
 
-use halfhitch_seam::{ExecutionPlan, LayerWeight, ModelSpec, WeightForm, WeightId};
+use halfhitch_seam::{
+    ExecutionPlan, LayerWeight, ModelSpec, TapPoint, TapSite, WeightForm, WeightId,
+};
 
 use super::builder::{Builder, Scalar, Value};
 use super::layout::{Layout, Role, Signature, Slot};
@@ -42,6 +44,7 @@ pub struct Function<'a> {
     arguments: Vec<Slot>,
     results: Vec<(Slot, Value)>,
     weights: Vec<(WeightId, WeightValue)>,
+    tapped: bool,
 }
 
 impl<'a> Function<'a> {
@@ -55,7 +58,34 @@ impl<'a> Function<'a> {
             arguments: Vec::new(),
             results: Vec::new(),
             weights: Vec::new(),
+            tapped: false,
         }
+    }
+
+    /// Starts a function that shows its intermediate results.
+    pub fn tapped(source: Source<'a>, name: impl Into<String>) -> Self {
+        Self {
+            tapped: true,
+            ..Self::new(source, name)
+        }
+    }
+
+    /// Whether intermediate results are shown.
+    pub const fn is_tapped(&self) -> bool {
+        self.tapped
+    }
+
+    /// Shows an intermediate result as a result of the function, its dimensions after the first as one;
+    /// does nothing where nobody asked.
+    pub fn tap(&mut self, layer: Option<usize>, point: TapPoint, value: &Value) {
+        if !self.tapped {
+            return;
+        }
+        let dims = value.sizes();
+        let flat = [dims[0], dims[1..].iter().product()];
+        let value = self.b.convert(value, Elem::F32);
+        let value = self.b.reshape(&value, &flat);
+        self.result(Role::Tap(TapSite { layer, point }), value);
     }
 
     /// Adds a tensor argument.

@@ -1,6 +1,6 @@
 //! From the residual stream to logits.
 
-use halfhitch_seam::WeightId;
+use halfhitch_seam::{TapPoint, WeightId};
 
 use super::builder::Value;
 use super::contraction::project;
@@ -15,6 +15,7 @@ pub fn logits(f: &mut Function<'_>, x: &Value) -> Value {
         bias: WeightId::FinalNormBias,
     };
     let h = norm(f, x, &spec.final_norm, ids);
+    f.tap(None, TapPoint::FinalNorm, &h);
     let matrix = if spec.head.tied {
         WeightId::Embedding
     } else {

@@ -4,19 +4,10 @@
 //! session sets each argument by its [`Role`]. Every module of a model takes the same weight
 //! buffers, so they are shared by all.
 
-use halfhitch_seam::{WeightForm, WeightId};
+use halfhitch_seam::{TapSite, WeightForm, WeightId};
 
 use super::tiling::Profile;
 use super::types::Elem;
-
-/// Key or value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CachePart {
-    /// Rotated keys.
-    Key,
-    /// Values.
-    Value,
-}
 
 /// A tensor of a resident weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,15 +39,14 @@ pub enum Role {
         /// Index into [`super::rope::distinct`].
         index: usize,
     },
-    /// One layer's keys or values of one lane, `[capacity, kv_heads, head_dim]`: as an argument
-    /// before the step, as a result after it. Updated in place.
+    /// One layer's rotated keys and its values of one lane, `[capacity, 2 * kv_heads, head_dim]`, a
+    /// position's keys before its values: as an argument before the step, as a result after it.
+    /// Updated in place.
     Cache {
         /// Which lane.
         lane: usize,
         /// Which layer.
         layer: usize,
-        /// Which half.
-        part: CachePart,
     },
     /// A resident weight's tensor. Never written.
     Weight {
@@ -73,6 +63,8 @@ pub enum Role {
     Choice,
     /// f32 `[rows, vocabulary]`.
     Logits,
+    /// An intermediate result, f32 `[rows, width]`; only of functions that were asked to show them.
+    Tap(TapSite),
 }
 
 /// One argument or result.
@@ -112,7 +104,7 @@ pub struct WeightTensor {
 pub const PACKED_BITS: [u32; 3] = [2, 4, 8];
 
 /// Rows of a matrix that lie interleaved in [`Layout::Blocks`].
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = 32;
 
 /// How the tensors of a resident weight lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,20 +112,23 @@ pub enum Layout {
     /// The checkpoint's bytes: 4 and 8 bits are nibbles and bytes `[rows, groups, group_size]`, 2 bits
     /// are words `[rows, columns / 16]`; scales and biases `[rows, groups]`; dense weights as they are.
     Stored,
-    /// Packed words with [`BLOCK`] rows interleaved, so that a vector holds the same columns of
-    /// different rows and no sum crosses its lanes: words `[rows / BLOCK, groups, words a group, BLOCK]`,
+    /// Numbers or packed words with [`BLOCK`] rows interleaved, so that a vector holds the same columns of
+    /// different rows and no sum crosses its lanes: numbers `[rows / BLOCK, columns, BLOCK]`, words `[rows / BLOCK, groups, words a group, BLOCK]`,
     /// scales and biases `[rows / BLOCK, groups, BLOCK]`.
     Blocks,
 }
 
 impl Layout {
-    /// The layout for a target. Blocks need whole blocks of rows and values that do not straddle words;
-    /// any other packed weight stays as it is stored.
+    /// The layout for a target. Blocks need whole blocks of rows and packed values that do not straddle
+    /// words; any other weight stays as it is stored.
     pub fn choose(profile: Profile, form: WeightForm, shape: &[usize]) -> Self {
         match (profile, form, shape) {
             (Profile::LlvmCpu { .. }, WeightForm::Affine(scheme), &[rows, _])
                 if rows % BLOCK == 0 && PACKED_BITS.contains(&(scheme.bits.get() as u32)) =>
             {
+                Self::Blocks
+            }
+            (Profile::LlvmCpu { .. }, WeightForm::Dense(_), &[rows, _]) if rows % BLOCK == 0 => {
                 Self::Blocks
             }
             _ => Self::Stored,
@@ -152,7 +147,10 @@ pub fn weight_tensors(form: WeightForm, layout: Layout, shape: &[usize]) -> Vec<
             return vec![WeightTensor {
                 part: WeightPart::Dense,
                 elem: dtype.into(),
-                shape: shape.to_vec(),
+                shape: match (layout, shape) {
+                    (Layout::Blocks, &[rows, columns]) => vec![rows / BLOCK, columns, BLOCK],
+                    _ => shape.to_vec(),
+                },
             }];
         }
         WeightForm::Affine(scheme) => scheme,

@@ -336,23 +336,19 @@ impl Builder {
         }
     }
 
-    /// `start..end` of the first dimension, whose extent is static; the others' may be dynamic.
-    pub fn part(&mut self, x: &Value, start: usize, end: usize) -> Value {
+    /// `x` and then `y`, along the first dimension, whose extents are static.
+    pub fn stack(&mut self, x: &Value, y: &Value) -> Value {
+        let (Dim::Static(first), Dim::Static(second)) = (x.dims()[0], y.dims()[0]) else {
+            panic!("{} before {}", x.ty(), y.ty());
+        };
+        assert!(x.dims()[1..] == y.dims()[1..] && x.elem() == y.elem());
         let mut dims = x.dims().to_vec();
-        assert!(matches!(dims[0], Dim::Static(n) if start < end && end <= n));
-        if dims[0] == Dim::Static(end - start) {
-            return x.clone();
-        }
-        dims[0] = (end - start).into();
+        dims[0] = (first + second).into();
         let ty = TensorType::new(x.elem(), &dims);
-        let rest: Vec<String> = dims[1..].iter().map(|&d| self.size(d)).collect();
-        let zeros = ", 0".repeat(rest.len());
-        let ones = ", 1".repeat(rest.len());
-        let rest: String = rest.iter().map(|n| format!(", {n}")).collect();
         let text = format!(
-            "tensor.extract_slice {x}[{start}{zeros}] [{}{rest}] [1{ones}] : {} to {ty}",
-            end - start,
-            x.ty()
+            "tensor.concat dim(0) {x}, {y} : ({}, {}) -> {ty}",
+            x.ty(),
+            y.ty()
         );
         self.emit(ty, format_args!("{text}"))
     }
@@ -377,6 +373,30 @@ impl Builder {
         let text = format!(
             "tensor.extract_slice {x}{} : {} to {ty}",
             window(start, &first, &rest),
+            x.ty()
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// The part of `x` that begins at `first` along dimension `dim`, at 0 along the others, and has these
+    /// extents. Nothing is clamped, as in [`Self::rows`].
+    pub fn part(&mut self, x: &Value, extents: &[Dim], dim: usize, first: usize) -> Value {
+        let ty = TensorType::new(x.elem(), extents);
+        let sizes: Vec<String> = extents
+            .iter()
+            .map(|&extent| match extent {
+                Dim::Static(n) => n.to_string(),
+                Dim::Dynamic(_) => self.dynamic_sizes(&TensorType::new(Elem::F32, &[extent])),
+            })
+            .collect();
+        let starts: Vec<String> = (0..extents.len())
+            .map(|d| if d == dim { first } else { 0 }.to_string())
+            .collect();
+        let ones = vec!["1"; extents.len()].join(", ");
+        let text = format!(
+            "tensor.extract_slice {x}[{}] [{}] [{ones}] : {} to {ty}",
+            starts.join(", "),
+            sizes.join(", "),
             x.ty()
         );
         self.emit(ty, format_args!("{text}"))

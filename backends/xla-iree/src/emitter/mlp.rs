@@ -1,7 +1,7 @@
 //! The gated feed-forward block.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{Activation, GatedMlp};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
 use super::builder::{Builder, Value};
 use super::contraction::{project, project_all};
@@ -21,8 +21,11 @@ pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> V
             (id(W::Up), bias(W::UpBias)),
         ],
     );
+    f.tap(Some(layer), TapPoint::Gate, &gate);
+    f.tap(Some(layer), TapPoint::Up, &up);
     let gate = activate(&mut f.b, &gate, mlp.activation);
     let wide = f.b.mul(&gate, &up);
+    f.tap(Some(layer), TapPoint::FeedForwardProduct, &wide);
     project(f, &wide, layer_weight(layer, W::Down), bias(W::DownBias))
 }
 

@@ -31,12 +31,12 @@ pub use contraction::{Representation, choose};
 pub use graph::{Source, shape_of};
 pub use layout::Signature;
 pub use prefill::{TILE, suits as in_tiles};
-pub use step::{Reading, Rows, Shape, reading_name};
+pub use step::{Reading, Rows, Shape, reading_name, tapped_name};
 pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 3;
+pub const EMITTER_VERSION: u32 = 8;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,19 +70,28 @@ pub fn module(source: Source<'_>, shape: Shape) -> Module {
     Module { text, functions }
 }
 
-/// The readings that a shape's module has.
+/// The module of one function: a chunk of `rows` rows that shows its intermediate results.
+///
+/// # Panics
+/// As [`module`].
+pub fn tapped_module(source: Source<'_>, rows: usize) -> Module {
+    let (body, signature) = step::tapped(source, rows);
+    Module {
+        text: format!("module @{MODULE_NAME} {{\n{body}}}\n"),
+        functions: [(signature.name.clone(), signature)].into(),
+    }
+}
+
+/// The readings that a shape's module has, besides what its step returns.
 pub fn readings(shape: Shape) -> Vec<(Rows, Reading)> {
     match shape {
-        Shape::Batch { .. } => vec![(Rows::All, Reading::Choice), (Rows::All, Reading::Logits)],
-        Shape::Chunk { rows: 1 } => {
-            vec![(Rows::One, Reading::Choice), (Rows::One, Reading::Logits)]
-        }
         Shape::Tiles => vec![
             (Rows::One, Reading::Choice),
             (Rows::One, Reading::Logits),
             (Rows::Tile, Reading::Logits),
         ],
-        Shape::Chunk { .. } => vec![
+        _ if shape.decodes() => Vec::new(),
+        _ => vec![
             (Rows::One, Reading::Choice),
             (Rows::One, Reading::Logits),
             (Rows::All, Reading::Logits),

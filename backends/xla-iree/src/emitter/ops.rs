@@ -10,6 +10,8 @@ pub enum Reduce {
     Add,
     /// Largest, from minus infinity.
     Max,
+    /// Smallest i32.
+    Min,
 }
 
 /// A contraction of two tensors over dimensions named in pairs; see [`Builder::dot`].
@@ -213,6 +215,10 @@ impl Builder {
             Reduce::Max => {
                 assert_eq!(x.elem(), Elem::F32);
                 ("maximum", "0xFF800000")
+            }
+            Reduce::Min => {
+                assert_eq!(x.elem(), Elem::I32);
+                ("minimum", "2147483647")
             }
         };
         let initial = self.constant(initial, TensorType::fixed(x.elem(), &[]));

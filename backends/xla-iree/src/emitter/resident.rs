@@ -6,6 +6,7 @@
 
 use halfhitch_seam::{LayerWeight, WeightForm, WeightId};
 
+use super::contraction::ranges;
 use super::graph::{Source, shape_of};
 use super::layout::{Layout, WeightTensor, weight_tensors};
 
@@ -28,6 +29,11 @@ impl Resident {
     /// The weight that names it.
     pub fn id(&self) -> WeightId {
         self.ids[0]
+    }
+
+    /// Where the rows of each of its weights begin and end.
+    pub fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        ranges(&self.rows)
     }
 
     /// Its tensors, in the order of arguments.
@@ -92,7 +98,11 @@ pub fn single(source: Source<'_>, id: WeightId) -> Resident {
         ids: vec![id],
         rows: vec![shape[0]],
         form: planned.resident,
-        layout: Layout::choose(source.profile, planned.resident, &shape),
+        layout: match id {
+            // Only rows of it are picked.
+            WeightId::Embedding if !source.spec.head.tied => Layout::Stored,
+            _ => Layout::choose(source.profile, planned.resident, &shape),
+        },
         shape,
     }
 }

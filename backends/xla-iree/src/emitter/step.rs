@@ -1,11 +1,13 @@
 //! The functions of a model: steps, and what is read off them.
 //!
-//! A *step* runs rows of tokens through the layers and grows caches; it returns the residual stream.
-//! Reading a token or logits off it is a function of its own, so that a prompt's earlier chunks pay
-//! for no head, and no variant of the layers is compiled twice.
+//! A *step* runs rows of tokens through the layers and grows caches. One that decodes returns every
+//! row's choice and logits: one invocation a token, and logits that nobody wants stay on the device.
+//! A chunk of a prompt returns the residual stream, and reading a token or logits off it is a function
+//! of its own, so that a prompt's earlier chunks pay for no head, and no variant of the layers is
+//! compiled twice.
 
-use halfhitch_seam::LayerWeight;
 use halfhitch_seam::model::{AttentionSpec, FeedForward, LayerSpec, NormSpec};
+use halfhitch_seam::{LayerWeight, TapPoint};
 
 use super::argmax;
 use super::attention::{Cache, Lane, attention};
@@ -14,7 +16,7 @@ use super::decode;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
 use super::head;
-use super::layout::{CachePart, Role, Signature};
+use super::layout::{Role, Signature};
 use super::mlp;
 use super::norm::{NormWeights, norm};
 use super::prefill::{self, TILE};
@@ -58,6 +60,11 @@ impl Shape {
         }
     }
 
+    /// Whether each row is the next token of a sequence.
+    pub const fn decodes(self) -> bool {
+        matches!(self, Self::Chunk { rows: 1 } | Self::Batch { .. })
+    }
+
     /// The name of its step's function and the stem of its others'.
     pub fn name(self) -> String {
         match self {
@@ -70,16 +77,32 @@ impl Shape {
 
 /// The step itself.
 pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
+    run(Function::new(source, shape.name()), shape)
+}
+
+/// The name of [`tapped`]'s function.
+pub fn tapped_name(rows: usize) -> String {
+    format!("tapped_{rows}")
+}
+
+/// A chunk, in the general form of every layer, that shows its intermediate results up to the logits.
+pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
+    let f = Function::tapped(source, tapped_name(rows));
+    run(f, Shape::Chunk { rows })
+}
+
+fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     let Some(rows) = shape.rows() else {
-        return prefill::step(source, shape.name());
+        return prefill::step(f);
     };
-    let mut f = Function::new(source, shape.name());
+    let source = f.source;
     let spec = source.spec;
     let tokens = f.argument(Role::Tokens, Elem::I32, &[rows.into()]);
     let per_lane = rows / shape.lanes();
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
+    f.b.section("rope");
     let tables = rope_rows(&mut f, &lanes);
     let mut caches: Vec<Vec<Cache>> = spec
         .layers
@@ -91,37 +114,95 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
                 .collect()
         })
         .collect();
+    f.b.section("embedding");
     let mut x = embed(&mut f, &tokens);
+    f.tap(None, TapPoint::Embedding, &x);
     let ropes = rope::distinct(spec);
-    let mut rotations: Vec<(AttentionSpec, Value)> = Vec::new();
+    // The residual stream of layers in the short form: a value a lane, in place of `x`.
+    let mut rows: Option<Vec<Value>> = None;
+    let mut rotations: Vec<(AttentionSpec, Vec<Value>)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
         let table = spec
             .attention
             .rope
             .and_then(|r| ropes.iter().position(|known| *known == r))
             .map(|i| tables[i].clone());
-        if let (Some(table), [lane], [cache]) = (&table, &lanes[..], &mut caches[..])
-            && lane.rows == 1
+        if let Some(table) = &table
+            && shape.decodes()
+            && !f.is_tapped()
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);
             let at = known.unwrap_or_else(|| {
-                let rotation = decode::rotation(&mut f, table, &spec.attention);
-                rotations.push((spec.attention.clone(), rotation));
+                f.b.section("rope");
+
+                let of_lanes = (0..lanes.len())
+                    .map(|lane| {
+                        let table = f.b.slice(table, 0, lane, lane + 1);
+                        decode::rotation(&mut f, &table, &spec.attention)
+                    })
+                    .collect();
+                rotations.push((spec.attention.clone(), of_lanes));
                 rotations.len() - 1
             });
-            x = decode::layer(&mut f, layer, spec, &x, &rotations[at].1, lane, cache);
+            let xs = rows.take().unwrap_or_else(|| split_rows(&mut f, &x));
+            let turns = &rotations[at].1;
+            rows = Some(decode::layer(
+                &mut f, layer, spec, &xs, turns, &lanes, caches,
+            ));
             continue;
+        }
+        if let Some(rows) = rows.take() {
+            x = join_rows(&mut f, &rows);
         }
         x = decoder_layer(&mut f, layer, spec, &x, table.as_ref(), &lanes, caches);
     }
-    f.result(Role::Hidden, x);
+    if let Some(rows) = rows {
+        x = join_rows(&mut f, &rows);
+    }
+    if shape.decodes() && !f.is_tapped() {
+        let logits = head::logits(&mut f, &x);
+        let choice = argmax::choose(&mut f.b, &logits, source.profile);
+        f.result(Role::Choice, choice);
+        f.result(Role::Logits, logits);
+    } else {
+        if f.is_tapped() {
+            let logits = head::logits(&mut f, &x);
+            f.tap(None, TapPoint::Logits, &logits);
+        }
+        f.result(Role::Hidden, x);
+    }
     for (layer, caches) in caches.into_iter().enumerate() {
         for (lane, cache) in caches.into_iter().enumerate() {
             cache_results(&mut f, lane, layer, cache);
         }
     }
     f.finish()
+}
+
+/// The rows of f32 `[rows, width]`, each `[width]`.
+fn split_rows(f: &mut Function<'_>, x: &Value) -> Vec<Value> {
+    let [rows, width] = x.sizes()[..] else {
+        panic!("rows of {}", x.ty());
+    };
+    (0..rows)
+        .map(|row| {
+            let x = f.b.slice(x, 0, row, row + 1);
+            f.b.reshape(&x, &[width])
+        })
+        .collect()
+}
+
+/// What [`split_rows`] took apart.
+fn join_rows(f: &mut Function<'_>, rows: &[Value]) -> Value {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let width = row.sizes()[0];
+            f.b.reshape(row, &[1, width])
+        })
+        .collect();
+    f.b.concatenate(&rows, 0)
 }
 
 /// Which rows of the residual stream are read.
@@ -180,11 +261,13 @@ pub fn reading(
         let row = f.b.index(row);
         x = f.b.rows(&x, Some(row), wanted.into());
     }
+    f.b.section("head");
     let logits = head::logits(&mut f, &x);
     match reading {
         Reading::Logits => f.result(Role::Logits, logits),
         Reading::Choice => {
-            let choice = argmax::choose(&mut f.b, &logits);
+            f.b.section("choice");
+            let choice = argmax::choose(&mut f.b, &logits, source.profile);
             f.result(Role::Choice, choice);
         }
     }
@@ -233,26 +316,20 @@ pub(super) fn cache_arguments(
 ) -> Cache {
     let attention = &spec.attention;
     let elem = f.source.plan.kv_dtype.into();
-    let mut half = |part| {
-        let capacity = f.b.symbol();
-        let dims = [
-            capacity,
-            attention.kv_heads.into(),
-            attention.head_dim.into(),
-        ];
-        f.argument(Role::Cache { lane, layer, part }, elem, &dims)
-    };
+    let capacity = f.b.symbol();
+    let dims = [
+        capacity,
+        (2 * attention.kv_heads).into(),
+        attention.head_dim.into(),
+    ];
     Cache {
-        keys: half(CachePart::Key),
-        values: half(CachePart::Value),
+        rows: f.argument(Role::Cache { lane, layer }, elem, &dims),
     }
 }
 
 /// What a layer's cache of one lane is after the step.
 pub(super) fn cache_results(f: &mut Function<'_>, lane: usize, layer: usize, cache: Cache) {
-    let role = |part| Role::Cache { lane, layer, part };
-    f.result(role(CachePart::Key), cache.keys);
-    f.result(role(CachePart::Value), cache.values);
+    f.result(Role::Cache { lane, layer }, cache.rows);
 }
 
 fn decoder_layer(
@@ -275,6 +352,7 @@ fn decoder_layer(
             None => x.clone(),
         }
     };
+    f.b.layer_section(layer, "norm");
     let h = normed(
         f,
         x,
@@ -282,7 +360,10 @@ fn decoder_layer(
         W::PreAttentionNorm,
         W::PreAttentionNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreAttentionNorm, &h);
+    f.b.layer_section(layer, "attention");
     let a = attention(f, layer, &h, &spec.attention, table, lanes, caches);
+    f.b.layer_section(layer, "norm");
     let a = normed(
         f,
         &a,
@@ -290,8 +371,12 @@ fn decoder_layer(
         W::PostAttentionNorm,
         W::PostAttentionNormBias,
     );
+    if spec.post_attention.is_some() {
+        f.tap(Some(layer), TapPoint::PostAttentionNorm, &a);
+    }
     let a = f.b.scale(&a, spec.residual_scale);
     let x = f.b.add(x, &a);
+    f.tap(Some(layer), TapPoint::AttentionResidual, &x);
     let h = normed(
         f,
         &x,
@@ -299,10 +384,14 @@ fn decoder_layer(
         W::PreFeedForwardNorm,
         W::PreFeedForwardNormBias,
     );
+    f.tap(Some(layer), TapPoint::PreFeedForwardNorm, &h);
     let FeedForward::Gated(gated) = &spec.feed_forward else {
         panic!("layer {layer}: a feed-forward block that is not advertised");
     };
+    f.b.layer_section(layer, "feed-forward");
     let m = mlp::gated(f, layer, &h, gated);
+    f.tap(Some(layer), TapPoint::FeedForwardOutput, &m);
+    f.b.layer_section(layer, "norm");
     let m = normed(
         f,
         &m,
@@ -310,6 +399,11 @@ fn decoder_layer(
         W::PostFeedForwardNorm,
         W::PostFeedForwardNormBias,
     );
+    if spec.post_feed_forward.is_some() {
+        f.tap(Some(layer), TapPoint::PostFeedForwardNorm, &m);
+    }
     let m = f.b.scale(&m, spec.residual_scale);
-    f.b.add(&x, &m)
+    let x = f.b.add(&x, &m);
+    f.tap(Some(layer), TapPoint::Residual, &x);
+    x
 }

@@ -18,6 +18,9 @@ pub enum Profile {
     LlvmCpu {
         /// Threads that run at once, at most.
         threads: usize,
+        /// Whether a product of bf16 pairs takes no longer than one of f32: AMD's AVX-512 does twice as
+        /// many of them, Intel's half as many (measured; see ADR 0014).
+        bf16_pairs: bool,
     },
 }
 
@@ -52,35 +55,39 @@ impl fmt::Display for Tiling {
 }
 
 impl Profile {
-    /// The blocked contraction of `blocks` blocks: loops over block, row, group, word.
+    /// The contraction of `rows` rows of activations with `blocks` blocks of words: loops over block, row, group, word.
     ///
-    /// A word at a time: four at once spill registers and are four times slower.
-    pub fn words(self, blocks: usize) -> Option<Tiling> {
-        let tasks = self.tasks(blocks)?;
+    /// Several blocks at a time, as [`Share`] says, so that the memory is read at several places at once:
+    /// a stream begins anew at each page, and while one waits the others run. A word at a time: four at
+    /// once spill registers and are four times slower.
+    pub fn words(self, blocks: usize, rows: usize) -> Option<Tiling> {
+        let Self::LlvmCpu { threads, .. } = self else {
+            return None;
+        };
+        let share = Share::choose(blocks, threads, together(rows));
         Some(Tiling {
-            distribution: vec![blocks.div_ceil(tasks), BLOCK, 0, 0],
-            parallel: vec![1, BLOCK, 0, 0],
+            distribution: vec![share.task, BLOCK, 0, 0],
+            parallel: vec![share.together, BLOCK, 0, 0],
             reduction: vec![0, 0, 1, 1],
         })
     }
 
-    /// Tasks that a contraction of `blocks` blocks is cut into: few for small ones, where starting a
-    /// task costs as much as a block, and several a thread, so that a late one costs little.
-    ///
-    /// | contraction | blocks | blocks a task |
-    /// | --- | --- | --- |
-    /// | q, k, v | 15 | 4 |
-    /// | output, down | 9 | 3 |
-    /// | gate, up | 48 | 12 |
-    /// | head | 768 | 96 |
-    fn tasks(self, blocks: usize) -> Option<usize> {
-        let Self::LlvmCpu { threads } = self else {
+    /// The contraction of `blocks` blocks of numbers of `columns` columns: loops over block, row, column.
+    /// Several blocks at once as for [`Self::words`], and four columns where they divide.
+    pub fn blocked(self, blocks: usize, columns: usize, rows: usize) -> Option<Tiling> {
+        let Self::LlvmCpu { threads, .. } = self else {
             return None;
         };
-        Some(if blocks < 64 {
-            threads.max(4)
+        let share = Share::choose(blocks, threads, together(rows));
+        let unrolled = if columns.is_multiple_of(4) && rows == 1 {
+            4
         } else {
-            (2 * threads).max(8)
+            1
+        };
+        Some(Tiling {
+            distribution: vec![share.task, BLOCK, 0],
+            parallel: vec![share.together, BLOCK, 0],
+            reduction: vec![0, 0, unrolled],
         })
     }
 
@@ -94,21 +101,86 @@ impl Profile {
     }
 
     /// Attention scores: loops over kv head, head of the group, context, width.
-    pub fn scores(self, per_kv: usize, width: usize) -> Option<Tiling> {
+    ///
+    /// A task is a head of queries: keys of one kv head come out of the cache for all but the first of its
+    /// group, and few kv heads would leave threads idle.
+    pub fn scores(self, width: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {
-            distribution: vec![1, per_kv, 0, 0],
+            distribution: vec![1, 1, 0, 0],
             parallel: vec![1, 1, 1, 0],
             reduction: vec![0, 0, 0, width],
         })
     }
 
     /// Weighted values: loops over kv head, head of the group, width, context.
-    pub fn weighted_values(self, per_kv: usize, width: usize) -> Option<Tiling> {
+    pub fn weighted_values(self, width: usize) -> Option<Tiling> {
         matches!(self, Self::LlvmCpu { .. }).then(|| Tiling {
-            distribution: vec![1, per_kv, width, 0],
+            distribution: vec![1, 1, width, 0],
             parallel: vec![1, 1, width, 0],
             reduction: vec![0, 0, 0, 1],
         })
+    }
+}
+
+/// Blocks at once, at most, in a contraction with `rows` rows of activations: their sums stay in registers.
+///
+/// Measured on 4-bit weights out of memory on one thread, milliseconds a row: 13.4 for one row with four
+/// blocks; two rows 10.5 with one and 8.7 with two; four rows 6.9 with one and 6.3 with two; eight rows 5.9.
+const fn together(rows: usize) -> usize {
+    match rows {
+        1 => 4,
+        2..=4 => 2,
+        _ => 1,
+    }
+}
+
+/// How a loop over blocks is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Blocks of a task.
+    pub task: usize,
+    /// Blocks that a task works on together; divides `task`.
+    pub together: usize,
+}
+
+impl Share {
+    /// The cheapest way to share `blocks` blocks out to `threads` threads, at most `most` together.
+    ///
+    /// Tasks are all of one size: a remainder would be compiled as a loop of its own, which is not
+    /// vectorised. Costs are in blocks: of the thread that has most to do, of starting tasks, and of
+    /// streams too few to hide the memory's latency. Measured on 4-bit weights out of memory on one thread:
+    /// 17 ms with one stream, 14 with two, 12.5 with three, 11 with four, 11 with eight.
+    pub fn choose(blocks: usize, threads: usize, most: usize) -> Self {
+        let cost = |share: &Self| {
+            let tasks = blocks / share.task;
+            let longest = tasks.div_ceil(threads) * share.task;
+            let streams = match share.together {
+                1 => 1.55,
+                2 => 1.27,
+                3 => 1.13,
+                _ => 1.0,
+            };
+            // Tasks beyond one a thread cost little and even out threads that are held up.
+            let uneven = match tasks / threads {
+                0 | 1 => 1.02,
+                2 | 3 => 1.01,
+                _ => 1.0,
+            };
+            let started = tasks.div_ceil(threads) as f64 * 0.15;
+            longest as f64 * streams * uneven + started
+        };
+        let divisors = |n: usize| (1..=n).filter(move |&d| n.is_multiple_of(d));
+        divisors(blocks.max(1))
+            .flat_map(|task| {
+                divisors(task)
+                    .filter(|&together| together <= most)
+                    .map(move |together| Self { task, together })
+            })
+            .min_by(|a, b| cost(a).total_cmp(&cost(b)))
+            .unwrap_or(Self {
+                task: 1,
+                together: 1,
+            })
     }
 }
 
@@ -117,13 +189,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measured_shapes_get_their_measured_tiles() {
-        let cpu = Profile::LlvmCpu { threads: 2 };
-        for (blocks, each) in [(15, 4), (9, 3), (48, 12), (768, 96), (1, 1)] {
-            assert_eq!(cpu.words(blocks).unwrap().distribution[0], each, "{blocks}");
+    fn contractions_are_shared_out_evenly_and_in_several_streams() {
+        // q with k and v, output or down, gate with up, head: of SmolLM2, for two threads.
+        for (blocks, task, together) in [(30, 15, 3), (18, 9, 3), (96, 12, 4), (1536, 192, 4)] {
+            let share = Share::choose(blocks, 2, 4);
+            assert_eq!((share.task, share.together), (task, together), "{blocks}");
         }
-        let many = Profile::LlvmCpu { threads: 32 };
-        assert_eq!(many.words(768).unwrap().distribution[0], 12);
-        assert_eq!(Profile::Portable.words(15), None);
+        assert_eq!(Share::choose(1, 2, 4).task, 1);
+        assert_eq!(Share::choose(17, 2, 4).together, 1);
+        assert_eq!(Profile::Portable.words(15, 1), None);
+    }
+
+    #[test]
+    fn shares_cover_every_block_once() {
+        for blocks in 1..200 {
+            for threads in [1, 2, 3, 8, 64] {
+                let share = Share::choose(blocks, threads, 4);
+                assert_eq!(blocks % share.task, 0);
+                assert_eq!(share.task % share.together, 0);
+            }
+        }
     }
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use halfhitch_seam::{
     BackendIdentity, CacheAction, CacheReport, ComputeBackend, Control, DeviceCapabilities,
-    DeviceId, DeviceInfo, ErrorCode, MemoryInfo, OpenRequest, ResultExt, SeamError, SeamResult,
-    Session,
+    DeviceId, DeviceInfo, ErrorCode, GraphReport, GraphRequest, MemoryInfo, OpenRequest, ResultExt,
+    SeamError, SeamResult, Session,
 };
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
 
 use super::capabilities::capabilities;
 use super::error::seam_error;
+use super::graph;
 use super::memory;
 use super::selftest;
 use super::session::XlaIreeSession;
@@ -107,6 +108,11 @@ impl XlaIreeBackend {
         })
     }
 
+    fn target(&self) -> SeamResult<Target> {
+        Target::for_driver(&self.options.driver)
+            .ok_or_else(|| SeamError::unsupported(format!("no code for `{}`", self.options.driver)))
+    }
+
     /// Lets a device prove itself the first time it is opened.
     fn test_once(
         &self,
@@ -198,6 +204,23 @@ impl ComputeBackend for XlaIreeBackend {
         self.options.compiler.cache_report(action)
     }
 
+    fn graph(
+        &self,
+        request: &GraphRequest,
+        control: &Control<'_>,
+    ) -> SeamResult<Option<GraphReport>> {
+        let (target, capabilities) = match &request.target {
+            Some(name) => {
+                let target = Target::named(name)?;
+                let capabilities = graph::imagined(&target, name);
+                (target, capabilities)
+            }
+            None => (self.target()?, self.capabilities(&request.device)?),
+        };
+        let compiler = &self.options.compiler;
+        graph::graph(request, &target, &capabilities, compiler, control).map(Some)
+    }
+
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
         let OpenRequest {
             plan,
@@ -207,9 +230,7 @@ impl ComputeBackend for XlaIreeBackend {
         } = request;
         control.cancel.check()?;
         let info = self.device(&plan.device.id)?;
-        let target = Target::for_driver(&self.options.driver).ok_or_else(|| {
-            SeamError::unsupported(format!("no code for `{}`", self.options.driver))
-        })?;
+        let target = self.target()?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
         self.test_once(&device, &info.id, &compiler, &target, &control)?;

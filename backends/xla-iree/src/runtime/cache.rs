@@ -1,7 +1,6 @@
 //! A sequence's key-value cache on the device.
 //!
-//! One buffer a layer for keys and one for values, each allocated by itself: steps update them in
-//! place, so no two may share memory. The capacity doubles when it is reached, so a sequence holds at
+//! One buffer a layer, allocated by itself: steps update them in place, so no two may share memory. The capacity doubles when it is reached, so a sequence holds at
 //! most twice what it uses, and a token's time does not depend on the capacity.
 
 use halfhitch_seam::{ExecutionPlan, ModelSpec, SeamResult};
@@ -10,7 +9,6 @@ use halfhitch_xla_iree_sys::{Buffer, DType, Device};
 use super::error::seam_error;
 use super::upload::iree_type;
 use crate::emitter::TILE;
-use crate::emitter::layout::CachePart;
 
 /// The smallest capacity, in positions.
 const SMALLEST: usize = 256;
@@ -33,8 +31,9 @@ pub struct Cache {
     dtype: DType,
     /// `[kv_heads, head_dim]` of every layer.
     widths: Vec<[usize; 2]>,
-    /// `[keys, values]` of every layer; empty before anything is needed.
-    layers: Vec<[Buffer; 2]>,
+    /// `[capacity, 2 * kv_heads, head_dim]` of every layer, a position's keys before its values; empty
+    /// before anything is needed.
+    layers: Vec<Buffer>,
 }
 
 impl Cache {
@@ -67,18 +66,15 @@ impl Cache {
         }
         let mut layers = Vec::with_capacity(self.widths.len());
         for (i, &[heads, width]) in self.widths.iter().enumerate() {
-            let row = heads * width * (self.dtype.bits() as usize / 8);
-            let half = |part: usize| -> SeamResult<Buffer> {
-                let dims = [capacity, heads, width];
-                let new = Buffer::allocate(device, self.dtype, &dims).map_err(seam_error)?;
-                if let Some(old) = self.layers.get(i).filter(|_| live > 0) {
-                    let mut content = vec![0; live * row];
-                    old[part].read_into(0, &mut content).map_err(seam_error)?;
-                    new.write(0, &content).map_err(seam_error)?;
-                }
-                Ok(new)
-            };
-            layers.push([half(0)?, half(1)?]);
+            let row = 2 * heads * width * (self.dtype.bits() as usize / 8);
+            let dims = [capacity, 2 * heads, width];
+            let new = Buffer::allocate(device, self.dtype, &dims).map_err(seam_error)?;
+            if let Some(old) = self.layers.get(i).filter(|_| live > 0) {
+                let mut content = vec![0; live * row];
+                old.read_into(0, &mut content).map_err(seam_error)?;
+                new.write(0, &content).map_err(seam_error)?;
+            }
+            layers.push(new);
         }
         self.layers = layers;
         self.capacity = capacity;
@@ -86,25 +82,18 @@ impl Cache {
     }
 
     /// A layer's buffer.
-    pub fn get(&self, layer: usize, part: CachePart) -> &Buffer {
-        &self.layers[layer][index(part)]
+    pub fn get(&self, layer: usize) -> &Buffer {
+        &self.layers[layer]
     }
 
     /// What a step left of it: the same memory where the step worked in place.
-    pub fn replace(&mut self, layer: usize, part: CachePart, buffer: Buffer) {
-        self.layers[layer][index(part)] = buffer;
+    pub fn replace(&mut self, layer: usize, buffer: Buffer) {
+        self.layers[layer] = buffer;
     }
 
     /// Number of layers.
     pub fn layers(&self) -> usize {
         self.widths.len()
-    }
-}
-
-fn index(part: CachePart) -> usize {
-    match part {
-        CachePart::Key => 0,
-        CachePart::Value => 1,
     }
 }
 

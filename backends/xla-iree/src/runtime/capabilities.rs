@@ -59,5 +59,6 @@ pub fn capabilities(
         prefill_chunk: PREFILL_CHUNK,
         memory,
         codegen_target,
+        taps: true,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{ErrorCode, SeamError, SeamResult, TapSite};
 use halfhitch_xla_iree_sys::{Buffer, Call, Program};
 
 use super::error::seam_error;
@@ -111,6 +111,17 @@ impl Function {
     pub fn result(&self, role: Role) -> SeamResult<Buffer> {
         let index = self.results.get(&role).ok_or_else(|| self.unknown(role))?;
         self.call.result_buffer(*index).map_err(seam_error)
+    }
+
+    /// Intermediate results that the function shows, in the order of the computation.
+    pub fn taps(&self) -> Vec<TapSite> {
+        let roles = self.signature.results.iter().map(|slot| slot.role);
+        roles
+            .filter_map(|role| match role {
+                Role::Tap(site) => Some(site),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Lets the results of the last run go.

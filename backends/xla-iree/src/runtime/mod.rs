@@ -5,6 +5,7 @@ mod cache;
 pub mod capabilities;
 mod error;
 mod function;
+mod graph;
 mod memory;
 mod outputs;
 mod selftest;

@@ -3,13 +3,15 @@
 //! A sequence's length changes only when a whole call has succeeded. What a failed or cancelled call
 //! left in a cache lies past the length, where it is overwritten before it is read.
 
+mod tap;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use halfhitch_seam::model::RopeSpec;
 use halfhitch_seam::{
     CancelToken, Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, LogitsRequest,
     ModelSpec, NoObserver, OutputRequest, SeamError, SeamResult, SequenceId, Session, Stage,
-    StepOutput, TokenId,
+    StepOutput, Tap, TokenId,
 };
 use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
 
@@ -18,7 +20,7 @@ use super::error::seam_error;
 use super::outputs;
 use super::steps::{Cut, Piece, Steps, next_batch};
 use super::upload::Uploaded;
-use crate::emitter::layout::{CachePart, Role};
+use crate::emitter::layout::Role;
 use crate::emitter::{Reading, Rows, Shape, TILE, rope};
 
 struct Sequence {
@@ -47,6 +49,19 @@ pub struct XlaIreeSession {
 struct LaneStart {
     sequence: SequenceId,
     position: usize,
+}
+
+/// What a step left to be read.
+enum Ran {
+    /// The residual stream of a chunk.
+    Hidden(Buffer),
+    /// Of every row of a step that decodes.
+    Read {
+        /// As [`Role::Choice`].
+        choice: Buffer,
+        /// As [`Role::Logits`].
+        logits: Buffer,
+    },
 }
 
 impl XlaIreeSession {
@@ -146,9 +161,9 @@ impl XlaIreeSession {
         Ok(())
     }
 
-    /// Runs a step; the residual stream. Any failure from here on but a lack of memory is one whose
+    /// Runs a step. Any failure from here on but a lack of memory is one whose
     /// effect is unknown.
-    fn run(&mut self, shape: Shape, lanes: &[LaneStart], tokens: &[TokenId]) -> SeamResult<Buffer> {
+    fn run(&mut self, shape: Shape, lanes: &[LaneStart], tokens: &[TokenId]) -> SeamResult<Ran> {
         let per_lane = tokens.len() / shape.lanes();
         for lane in lanes {
             // Nothing on the device clamps an index: this is what keeps a step inside its buffers.
@@ -170,7 +185,7 @@ impl XlaIreeSession {
         shape: Shape,
         lanes: &[LaneStart],
         tokens: &[TokenId],
-    ) -> SeamResult<Buffer> {
+    ) -> SeamResult<Ran> {
         let step = self.steps.get(shape)?;
         step.set_tokens(&self.device, tokens)?;
         let function = &mut step.step;
@@ -181,34 +196,48 @@ impl XlaIreeSession {
         for (lane, start) in lanes.iter().enumerate() {
             function.set_number(Role::Position { lane }, start.position)?;
             let cache = &self.sequences[&start.sequence].cache;
-            for (layer, part) in cache_slots(cache.layers()) {
-                function.set(Role::Cache { lane, layer, part }, cache.get(layer, part))?;
+            for layer in 0..cache.layers() {
+                function.set(Role::Cache { lane, layer }, cache.get(layer))?;
             }
         }
         function.run()?;
-        let hidden = function.result(Role::Hidden)?;
+        let ran = match shape.decodes() {
+            true => Ran::Read {
+                choice: function.result(Role::Choice)?,
+                logits: function.result(Role::Logits)?,
+            },
+            false => Ran::Hidden(function.result(Role::Hidden)?),
+        };
         for (lane, start) in lanes.iter().enumerate() {
             let Some(sequence) = self.sequences.get_mut(&start.sequence) else {
                 return Err(unknown(start.sequence));
             };
-            for (layer, part) in cache_slots(sequence.cache.layers()) {
-                let buffer = function.result(Role::Cache { lane, layer, part })?;
-                sequence.cache.replace(layer, part, buffer);
+            for layer in 0..sequence.cache.layers() {
+                let buffer = function.result(Role::Cache { lane, layer })?;
+                sequence.cache.replace(layer, buffer);
             }
         }
         function.drop_results();
-        Ok(hidden)
+        Ok(ran)
     }
 
+    /// Reads off what a step left: of row `row`, or of every row. A step that decodes has all its rows
+    /// read already.
     fn read(
         &mut self,
         shape: Shape,
-        hidden: &Buffer,
+        ran: &Ran,
         rows: (Rows, usize),
         what: Reading,
     ) -> SeamResult<Vec<u8>> {
-        let step = self.steps.get(shape)?;
-        let result = step.read(&self.weights, hidden, rows, what);
+        let result = match (ran, what) {
+            (Ran::Read { choice, .. }, Reading::Choice) => choice.read().map_err(seam_error),
+            (Ran::Read { logits, .. }, Reading::Logits) => logits.read().map_err(seam_error),
+            (Ran::Hidden(hidden), _) => {
+                let step = self.steps.get(shape)?;
+                step.read(&self.weights, hidden, rows, what)
+            }
+        };
         self.guard(result)
     }
 
@@ -259,13 +288,13 @@ impl XlaIreeSession {
                 sequence: id,
                 position: start + done,
             };
-            let hidden = self.run(shape, &[lane], &padded)?;
+            let ran = self.run(shape, &[lane], &padded)?;
             done += used;
             if output.logits == LogitsRequest::All {
-                self.read_all(shape, &hidden, used, &mut out)?;
+                self.read_all(shape, &ran, used, &mut out)?;
             }
             if done == tokens.len() {
-                self.read_last(shape, &hidden, used - 1, output, &mut out)?;
+                self.read_last(shape, &ran, used - 1, output, &mut out)?;
             }
             control.progress(Stage::Prefill, done as u64, tokens.len() as u64);
             control.cancel.check()?;
@@ -277,18 +306,17 @@ impl XlaIreeSession {
     fn read_all(
         &mut self,
         shape: Shape,
-        hidden: &Buffer,
+        ran: &Ran,
         used: usize,
         out: &mut StepOutput,
     ) -> SeamResult<()> {
         let (rows, each) = match shape {
             Shape::Tiles => (Rows::Tile, TILE),
-            Shape::Chunk { rows: 1 } => (Rows::One, 1),
             _ => (Rows::All, used),
         };
         let row = self.model.vocab_size * size_of::<f32>();
         for first in (0..used).step_by(each) {
-            let bytes = self.read(shape, hidden, (rows, first), Reading::Logits)?;
+            let bytes = self.read(shape, ran, (rows, first), Reading::Logits)?;
             let wanted = &bytes[..each.min(used - first) * row];
             out.logits.extend(outputs::logits(wanted)?);
         }
@@ -299,7 +327,7 @@ impl XlaIreeSession {
     fn read_last(
         &mut self,
         shape: Shape,
-        hidden: &Buffer,
+        ran: &Ran,
         row: usize,
         output: OutputRequest,
         out: &mut StepOutput,
@@ -308,7 +336,7 @@ impl XlaIreeSession {
         let vocabulary = self.model.vocab_size;
         // Also where nothing was asked for: a broken model is told at once.
         if output.sample.is_some() || (!wants_logits && output.logits == LogitsRequest::None) {
-            let bytes = self.read(shape, hidden, (Rows::One, row), Reading::Choice)?;
+            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Choice)?;
             let token = outputs::choices(&bytes, vocabulary)?.first().copied();
             out.token = token.filter(|_| output.sample.is_some());
         }
@@ -316,7 +344,7 @@ impl XlaIreeSession {
             let last = &out.logits[out.logits.len() - vocabulary..];
             out.top_logprobs = outputs::top_logprobs(last, output.top_logprobs as usize);
         } else if wants_logits {
-            let bytes = self.read(shape, hidden, (Rows::One, row), Reading::Logits)?;
+            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Logits)?;
             let logits = outputs::logits(&bytes)?;
             out.top_logprobs = outputs::top_logprobs(&logits, output.top_logprobs as usize);
             if output.logits == LogitsRequest::Last {
@@ -348,23 +376,19 @@ impl XlaIreeSession {
             });
         }
         let tokens: Vec<TokenId> = group.iter().map(|step| step.token).collect();
-        let hidden = self.run(shape, &lanes, &tokens)?;
-        let rows = match shape.lanes() {
-            1 => (Rows::One, 0),
-            _ => (Rows::All, 0),
-        };
+        let ran = self.run(shape, &lanes, &tokens)?;
         let vocabulary = self.model.vocab_size;
         let mut outs = vec![StepOutput::default(); group.len()];
         let wants_logits = output.logits != LogitsRequest::None || output.top_logprobs > 0;
         if output.sample.is_some() || !wants_logits {
-            let bytes = self.read(shape, &hidden, rows, Reading::Choice)?;
+            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Choice)?;
             let tokens = outputs::choices(&bytes, vocabulary)?;
             for (out, token) in outs.iter_mut().zip(tokens) {
                 out.token = output.sample.map(|_| token);
             }
         }
         if wants_logits {
-            let bytes = self.read(shape, &hidden, rows, Reading::Logits)?;
+            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Logits)?;
             let logits = outputs::logits(&bytes)?;
             for (out, row) in outs.iter_mut().zip(logits.chunks_exact(vocabulary)) {
                 out.top_logprobs = outputs::top_logprobs(row, output.top_logprobs as usize);
@@ -472,10 +496,11 @@ impl Session for XlaIreeSession {
         self.steps.release();
         Ok(())
     }
-}
 
-fn cache_slots(layers: usize) -> impl Iterator<Item = (usize, CachePart)> {
-    (0..layers).flat_map(|layer| [(layer, CachePart::Key), (layer, CachePart::Value)])
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        self.usable()?;
+        self.tap_tokens(tokens, control)
+    }
 }
 
 fn unknown(sequence: SequenceId) -> SeamError {

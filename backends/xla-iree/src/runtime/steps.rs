@@ -12,7 +12,10 @@ use super::error::seam_error;
 use super::function::Function;
 use crate::compiler::{Compiler, Target};
 use crate::emitter::layout::Role;
-use crate::emitter::{self, Module, Reading, Rows, Shape, Source, TILE, in_tiles, reading_name};
+use crate::emitter::{
+    self, Module, Reading, Rows, Shape, Signature, Source, TILE, in_tiles, reading_name,
+    tapped_name,
+};
 
 /// Rows of the small prefill chunk.
 const SMALL_CHUNK: usize = 16;
@@ -70,6 +73,17 @@ impl Cut {
         match self {
             Self::Sizes(sizes) => sizes[sizes.len() - 1],
             Self::Tiles { most } => *most,
+        }
+    }
+
+    /// Rows of steps of one size for a prompt of so many tokens.
+    pub fn size_for(&self, tokens: usize) -> usize {
+        match self {
+            Self::Sizes(sizes) => {
+                let fits = sizes.iter().find(|&&rows| rows >= tokens);
+                fits.copied().unwrap_or_else(|| self.most())
+            }
+            Self::Tiles { most } => tokens.next_multiple_of(TILE).min(*most),
         }
     }
 
@@ -164,6 +178,7 @@ pub struct Steps {
     compiler: Compiler,
     target: Target,
     loaded: BTreeMap<Shape, Step>,
+    tapped: BTreeMap<usize, Function>,
 }
 
 impl Steps {
@@ -173,13 +188,43 @@ impl Steps {
             compiler,
             target,
             loaded: BTreeMap::new(),
+            tapped: BTreeMap::new(),
         }
     }
 
+    /// The chunk of `rows` rows that shows its intermediate results, compiled where it is not there yet.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn tapped(
+        &mut self,
+        device: &Device,
+        model: &ModelSpec,
+        plan: &ExecutionPlan,
+        rows: usize,
+        control: &Control<'_>,
+    ) -> SeamResult<&mut Function> {
+        if !self.tapped.contains_key(&rows) {
+            let source = self.source(model, plan);
+            let Module { text, functions } = emitter::tapped_module(source, rows);
+            let module = self.compiler.compile(&[text], &self.target, control)?;
+            let module = module.into_iter().next().unwrap_or_default();
+            let program = load_program(device, module)?;
+            let function = find(&functions, &program, &tapped_name(rows))?;
+            self.tapped.insert(rows, function);
+        }
+        self.tapped.get_mut(&rows).ok_or_else(|| {
+            SeamError::new(
+                ErrorCode::Backend,
+                format!("{} is not loaded", tapped_name(rows)),
+            )
+        })
+    }
+
     /// What graphs of a model are built from.
-    pub const fn source<'a>(&self, spec: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
+    pub const fn source<'a>(&self, model: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
         Source {
-            spec,
+            spec: model,
             plan,
             profile: self.target.profile,
         }
@@ -215,23 +260,8 @@ impl Steps {
             .unzip();
         let modules = self.compiler.compile(&graphs, &self.target, control)?;
         for ((shape, functions), module) in missing.into_iter().zip(functions).zip(modules) {
-            let source = ProgramSource {
-                modules: vec![Bytes::from(module)],
-                parameters: Vec::new(),
-            };
-            // SAFETY: the module comes from the pinned compiler, directly or through a cache that only
-            // this user can write and that checks its hash. The emitter updates cache arguments alone,
-            // which the session sets to buffers that were allocated, or are results; and a session runs
-            // one call at a time.
-            let program = unsafe { Program::load(device, &source) }.map_err(seam_error)?;
-            let find = |name: String| {
-                functions
-                    .get(&name)
-                    .ok_or_else(|| {
-                        SeamError::new(ErrorCode::Backend, format!("no function {name}"))
-                    })
-                    .and_then(|signature| Function::new(&program, signature))
-            };
+            let program = load_program(device, module)?;
+            let find = |name: String| find(&functions, &program, &name);
             let readings = emitter::readings(shape)
                 .into_iter()
                 .map(|(rows, what)| Ok(((rows, what), find(reading_name(shape, rows, what))?)))
@@ -262,6 +292,7 @@ impl Steps {
 
     /// Lets go of every cache that steps still refer to.
     pub fn release(&mut self) {
+        self.tapped.values_mut().for_each(Function::release);
         for step in self.loaded.values_mut() {
             step.step.release();
             for reading in step.readings.values_mut() {
@@ -269,6 +300,28 @@ impl Steps {
             }
         }
     }
+}
+
+fn load_program(device: &Device, module: Vec<u8>) -> SeamResult<Program> {
+    let source = ProgramSource {
+        modules: vec![Bytes::from(module)],
+        parameters: Vec::new(),
+    };
+    // SAFETY: the module comes from the pinned compiler, directly or through a cache that only this user
+    // can write and that checks its hash. The emitter updates cache arguments alone, which the session
+    // sets to buffers that were allocated, or are results; and a session runs one call at a time.
+    unsafe { Program::load(device, &source) }.map_err(seam_error)
+}
+
+fn find(
+    functions: &BTreeMap<String, Signature>,
+    program: &Program,
+    name: &str,
+) -> SeamResult<Function> {
+    functions
+        .get(name)
+        .ok_or_else(|| SeamError::new(ErrorCode::Backend, format!("no function {name}")))
+        .and_then(|signature| Function::new(program, signature))
 }
 
 impl Step {

@@ -1,7 +1,9 @@
 //! Weights onto the device, in the forms that the plan names.
 //!
 //! Bytes that already have their form and layout go up as they lie, without a copy where the device
-//! takes them; others are converted first. Several weights are brought up at once.
+//! takes them; others are first converted, or laid out anew, into the memory that the device then takes:
+//! beside the checkpoint's own pages there is never more than one copy. Several weights are brought up
+//! at once.
 
 use std::collections::BTreeMap;
 
@@ -83,12 +85,15 @@ fn one(
         .tensors()
         .into_iter()
         .map(|tensor| {
-            let (content, policy) = match resident.layout {
-                Layout::Blocks => (blocks(&of, resident, tensor.part)?, Policy::Auto),
+            let content = match resident.layout {
+                Layout::Blocks => match resident.form {
+                    WeightForm::Dense(dtype) => numbers(&of, resident, dtype)?,
+                    _ => blocks(&of, resident, tensor.part)?,
+                },
                 Layout::Stored => content(of[0], resident.form, tensor.part)?,
             };
             let dtype = iree_type(tensor.elem);
-            let buffer = Buffer::upload(device, dtype, &tensor.shape, content, policy)
+            let buffer = Buffer::upload(device, dtype, &tensor.shape, content, Policy::Auto)
                 .map_err(seam_error)?;
             Ok(((resident.id(), tensor.part), buffer))
         })
@@ -115,6 +120,49 @@ fn blocks(of: &[&Weight], resident: &Resident, part: WeightPart) -> SeamResult<B
     } else {
         interleave::<u16>(&rows)
     }
+}
+
+/// Numbers of weights, one below the other, in [`Layout::Blocks`].
+fn numbers(of: &[&Weight], resident: &Resident, dtype: DType) -> SeamResult<Bytes> {
+    match dtype {
+        DType::F32 => interleaved::<f32>(of, resident, |v| v),
+        DType::F16 => interleaved(of, resident, f16::from_f32),
+        DType::BF16 => interleaved(of, resident, bf16::from_f32),
+        other => Err(SeamError::unsupported(format!("weights as {other}"))),
+    }
+}
+
+/// A block is converted at a time, straight to where it stays.
+fn interleaved<T: bytemuck::Pod + Send>(
+    of: &[&Weight],
+    resident: &Resident,
+    to: impl Fn(f32) -> T + Sync,
+) -> SeamResult<Bytes> {
+    let [rows, columns] = resident.shape[..] else {
+        return Err(changed(of[0], resident.form));
+    };
+    let mut out = AlignedBytes::zeroed(rows * columns * size_of::<T>())?;
+    bytemuck::cast_slice_mut::<u8, T>(out.as_mut())
+        .par_chunks_exact_mut(columns * BLOCK)
+        .enumerate()
+        .for_each(|(block, out)| {
+            let (first, end) = (block * BLOCK, (block + 1) * BLOCK);
+            // The parts of the block that come from each weight.
+            for (weight, (start, stop)) in of.iter().zip(resident.ranges()) {
+                let (low, high) = (first.max(start), end.min(stop));
+                if low >= high {
+                    continue;
+                }
+                let values = weight.rows(low - start..high - start).to_f32();
+                for (row, values) in values.chunks_exact(columns).enumerate() {
+                    let lane = low - first + row;
+                    for (at, &value) in out[lane..].iter_mut().step_by(BLOCK).zip(values) {
+                        *at = to(value);
+                    }
+                }
+            }
+        });
+    Ok(Bytes::from_owner(out))
 }
 
 /// Rows of elements, [`BLOCK`] of them interleaved.
@@ -187,38 +235,45 @@ fn changed(weight: &Weight, form: WeightForm) -> SeamError {
     SeamError::unsupported(format!("the plan turns {} into {form}", weight.form()))
 }
 
-/// The bytes of a part: the checkpoint's own, or converted ones, which the device copies so that
-/// they need not be kept.
-fn content(weight: &Weight, form: WeightForm, part: WeightPart) -> SeamResult<(Bytes, Policy)> {
+/// The bytes of a part: the checkpoint's own, or converted ones.
+fn content(weight: &Weight, form: WeightForm, part: WeightPart) -> SeamResult<Bytes> {
     match (weight, form) {
         (Weight::Affine(a), WeightForm::Affine(scheme)) if a.scheme() == scheme => {
-            Ok((affine_part(a, part).bytes().clone(), Policy::Auto))
+            Ok(affine_part(a, part).bytes().clone())
         }
-        (Weight::Dense(t), WeightForm::Dense(dtype)) if t.dtype() == dtype => {
-            Ok((t.bytes().clone(), Policy::Auto))
-        }
-        (weight, WeightForm::Dense(dtype)) => Ok((rounded(&weight.to_f32(), dtype)?, Policy::Copy)),
+        (Weight::Dense(t), WeightForm::Dense(dtype)) if t.dtype() == dtype => Ok(t.bytes().clone()),
+        (weight, WeightForm::Dense(DType::F32)) => converted::<f32>(weight, |v| v),
+        (weight, WeightForm::Dense(DType::F16)) => converted(weight, f16::from_f32),
+        (weight, WeightForm::Dense(DType::BF16)) => converted(weight, bf16::from_f32),
         (weight, form) => Err(changed(weight, form)),
     }
 }
 
-/// Little-endian bytes of f32 values rounded to `dtype`.
-fn rounded(values: &[f32], dtype: DType) -> SeamResult<Bytes> {
-    fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Bytes {
-        Bytes::copy_from_slice(bytemuck::cast_slice(values))
-    }
-    match dtype {
-        DType::F32 => Ok(bytes(values)),
-        DType::F16 => Ok(bytes(&convert(values, f16::from_f32))),
-        DType::BF16 => Ok(bytes(&convert(values, bf16::from_f32))),
-        other => Err(SeamError::unsupported(format!(
-            "weights resident as {other}"
-        ))),
-    }
-}
+/// Elements that are converted at once: a part's f32 values fit a processor's cache, and a weight never
+/// exists as f32 as a whole unless that is what is asked for.
+const PART: usize = 1 << 16;
 
-fn convert<T: Send>(values: &[f32], to: impl Fn(f32) -> T + Sync + Send) -> Vec<T> {
-    values.par_iter().map(|&v| to(v)).collect()
+/// A weight's numbers, rounded to nearest even, at an address that the device takes as it is: what this
+/// writes is all that is ever allocated of the size of the weight.
+fn converted<T>(weight: &Weight, to: impl Fn(f32) -> T + Sync) -> SeamResult<Bytes>
+where
+    T: bytemuck::Pod + Send,
+{
+    let shape = weight.shape();
+    let width = shape[1..].iter().product::<usize>().max(1);
+    let rows = (PART / width).max(1);
+    let mut out = AlignedBytes::zeroed(shape.iter().product::<usize>() * size_of::<T>())?;
+    bytemuck::cast_slice_mut::<u8, T>(out.as_mut())
+        .par_chunks_mut(rows * width)
+        .enumerate()
+        .for_each(|(i, out)| {
+            let first = i * rows;
+            let values = weight.rows(first..first + out.len() / width).to_f32();
+            for (at, value) in out.iter_mut().zip(values) {
+                *at = to(value);
+            }
+        });
+    Ok(Bytes::from_owner(out))
 }
 
 #[cfg(test)]
@@ -238,7 +293,13 @@ mod tests {
         let out = interleave::<u32>(&rows).unwrap();
         assert_eq!(out.as_ptr() as usize % 64, 0);
         let out: &[u32] = bytemuck::cast_slice(&out);
-        for (row, column) in [(0, 0), (0, 2), (63, 1), (64, 0), (127, 2)] {
+        for (row, column) in [
+            (0, 0),
+            (0, 2),
+            (BLOCK - 1, 1),
+            (BLOCK, 0),
+            (2 * BLOCK - 1, 2),
+        ] {
             let at = (row / BLOCK * width + column) * BLOCK + row % BLOCK;
             assert_eq!(out[at] as usize, row * width + column, "{row} {column}");
         }
@@ -247,13 +308,31 @@ mod tests {
     #[test]
     fn values_are_rounded_to_nearest_even() {
         let values = [1.0, 65_519.0, 1.0 + 3.0 * 2f32.powi(-9)];
-        let halves = rounded(&values, DType::F16).unwrap();
+        let weight = Weight::Dense(Tensor::from_f32(vec![3], &values).unwrap());
+        let as_dtype = |dtype| content(&weight, WeightForm::Dense(dtype), WeightPart::Dense);
+        let halves = as_dtype(DType::F16).unwrap();
         assert_eq!(halves[2..4], f16::MAX.to_le_bytes());
-        let brains = rounded(&values, DType::BF16).unwrap();
+        let brains = as_dtype(DType::BF16).unwrap();
         assert_eq!(
             brains[4..6],
             bf16::from_f32(1.0 + 2f32.powi(-7)).to_le_bytes()
         );
-        assert!(rounded(&values, DType::U32).is_err());
+        assert!(as_dtype(DType::U32).is_err());
+    }
+
+    #[test]
+    fn every_part_of_a_weight_is_converted_in_its_place() {
+        // Rows that do not fill the last part, and one row that is larger than a part.
+        for (rows, columns) in [(PART / 48 * 2 + 5, 48), (3, PART + 7)] {
+            let value = |i: usize| (i % 2039) as f32 - 1000.0;
+            let values: Vec<f32> = (0..rows * columns).map(value).collect();
+            let stored = Tensor::from_f32(vec![rows, columns], &values).unwrap();
+            let halves = converted(&Weight::Dense(stored), f16::from_f32).unwrap();
+            assert_eq!(halves.as_ptr() as usize % 64, 0);
+            let halves: &[f16] = bytemuck::cast_slice(&halves);
+            assert_eq!(halves.len(), values.len());
+            let back = halves.iter().zip(&values);
+            assert!(back.into_iter().all(|(h, v)| h.to_f32() == *v));
+        }
     }
 }

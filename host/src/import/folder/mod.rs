@@ -2,8 +2,9 @@
 //!
 //! Files go into a hidden folder beside the target, are brought to the disk, and the folder is
 //! renamed. Whoever looks at the target sees nothing, or everything. A failure or a cancellation
-//! leaves no trace.
+//! leaves no trace; what a killed process left is deleted by the next one that writes to that target.
 
+mod held;
 mod safetensors;
 
 use std::fs::{self, File};
@@ -43,6 +44,8 @@ pub(crate) fn at<T>(path: &Path, what: &str, result: io::Result<T>) -> SeamResul
 #[derive(Debug)]
 pub struct StagedFolder {
     staging: tempfile::TempDir,
+    /// Tells others that this process is still writing.
+    _lock: Option<File>,
     target: PathBuf,
     force: bool,
 }
@@ -70,9 +73,12 @@ impl StagedFolder {
         // The finished folder gets what the umask allows, like any other, not a private one.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-        let staging = at(parent, "create a folder in", builder.tempdir_in(parent))?;
+        held::delete_abandoned(parent, &prefix);
+        let made = held::create(&builder, parent);
+        let (staging, lock) = at(parent, "create a folder in", made)?;
         Ok(Self {
             staging,
+            _lock: lock,
             target: target.to_owned(),
             force,
         })
@@ -148,23 +154,6 @@ fn parent(target: &Path) -> &Path {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
     }
-}
-
-/// Deletes what an import to `target` left that was killed. Only for whoever holds the lock of
-/// `target`: nobody else may be writing to it.
-pub(super) fn clear_partial(target: &Path) -> SeamResult<()> {
-    let Some(name) = target.file_name() else {
-        return Ok(());
-    };
-    let prefix = format!(".{}{PARTIAL}", name.to_string_lossy());
-    let folder = parent(target);
-    for entry in at(folder, "read", fs::read_dir(folder))? {
-        let entry = at(folder, "read", entry)?;
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            at(&entry.path(), "delete", fs::remove_dir_all(entry.path()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Checks that what is read would survive the writing: a folder that is replaced takes all with it that

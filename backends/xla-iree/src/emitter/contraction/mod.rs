@@ -3,13 +3,16 @@
 //! | weight | layout | rows | representation | why |
 //! | --- | --- | --- | --- | --- |
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
-//! | packed | blocks | 1 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
+//! | dense | blocks | up to 8 | [`blocked`] | rows across vector lanes: at the limit of memory in f32, near it in f16 |
+//! | packed | blocks | up to 8 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
-//! | packed | blocks | tiles of 16, f32 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
-//! | packed | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
+//! | any | blocks | tiles of 16 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
+//! | any | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
 //!
-//! The layout is the target's and the shape's: [`Layout::choose`].
+//! The layout is the target's and the shape's: [`Layout::choose`]. Prompts of plain models go another way:
+//! [`super::prefill`].
 
+pub mod blocked;
 mod dense;
 mod expand;
 mod fused;
@@ -18,9 +21,10 @@ pub mod words;
 use halfhitch_seam::{WeightForm, WeightId};
 
 use super::builder::{Builder, Value};
-use super::graph::Function;
+use super::graph::{Function, WeightValue};
 use super::layout::Layout;
 use super::resident::{Resident, group};
+use super::tiling::Profile;
 use super::types::Elem;
 
 /// A way to write a contraction.
@@ -30,21 +34,22 @@ pub enum Representation {
     Dense,
     /// Dequantise, multiply and reduce in one kernel.
     FusedReduce,
-    /// Packed words, rows interleaved.
-    Words,
-    /// Packed words into a matrix in tiles, for the matrix micro-kernel.
+    /// Numbers or packed words, rows interleaved.
+    Interleaved,
+    /// Interleaved rows into a matrix in tiles, for the matrix micro-kernel.
     Tiles,
     /// Dequantise into a matrix, then as [`Self::Dense`].
     Expand,
 }
 
 /// The representation for a weight of `form` that lies in `layout`, and activations of `rows` rows.
-pub fn choose(form: WeightForm, layout: Layout, rows: usize, precision: Elem) -> Representation {
-    let tiles = rows.is_multiple_of(words::TILE) && precision == Elem::F32;
+pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
+    let tiles = rows.is_multiple_of(words::TILE);
     match (form, layout) {
-        (WeightForm::Affine(_), Layout::Blocks) if tiles => Representation::Tiles,
+        (_, Layout::Blocks) if tiles => Representation::Tiles,
+        (_, Layout::Blocks) if rows <= MOST_ROWS => Representation::Interleaved,
+        (_, Layout::Blocks) => Representation::Expand,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
-        (WeightForm::Affine(_), Layout::Blocks) => Representation::Words,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
     }
@@ -87,7 +92,7 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
     let precision = f.source.plan.precision.into();
     let rows = x.sizes()[0];
     let shape = [weight.shape[0], weight.shape[1]];
-    let representation = choose(weight.form, weight.layout, rows, precision);
+    let representation = choose(weight.form, weight.layout, rows);
     if representation == Representation::Tiles {
         return words::multiply(&mut f.b, x, &weight, &resident.rows, f.source.profile);
     }
@@ -97,14 +102,22 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
             let x = demote(&mut f.b, x, precision);
             fused::contract(&mut f.b, &x, weight.form, &weight.tensors, shape)
         }
-        Representation::Words => {
-            let x = demote(&mut f.b, x, precision);
-            let x = words::prepare(&mut f.b, &x, &weight);
-            let y = words::contract(&mut f.b, &x, &weight, None, f.source.profile);
-            f.b.reshape(&y, &[1, shape[0]])
+        Representation::Interleaved => {
+            let xs: Vec<_> = (0..rows)
+                .map(|row| {
+                    let x = f.b.slice(x, 0, row, row + 1);
+                    prepare(&mut f.b, &x, &weight)
+                })
+                .collect();
+            let ys = contract_rows(&mut f.b, &xs, &weight, None, f.source.profile);
+            let ys: Vec<_> = ys.iter().map(|y| f.b.reshape(y, &[1, shape[0]])).collect();
+            f.b.concatenate(&ys, 0)
         }
         Representation::Expand => {
             let matrix = match weight.layout {
+                Layout::Blocks if matches!(weight.form, WeightForm::Dense(_)) => {
+                    blocked::matrix(&mut f.b, &weight)
+                }
                 Layout::Blocks => words::matrix(&mut f.b, &weight),
                 Layout::Stored => expand::matrix(&mut f.b, weight.form, &weight.tensors, shape),
             };
@@ -115,6 +128,61 @@ fn contract(f: &mut Function<'_>, x: &Value, resident: &Resident) -> Vec<Value> 
     ranges(&resident.rows)
         .map(|(start, end)| f.b.slice(&y, 1, start, end))
         .collect()
+}
+
+/// One row of activations, as a contraction with interleaved rows reads it.
+#[derive(Clone, Debug)]
+pub enum Prepared {
+    /// As it is, f32 `[columns]`.
+    Plain(Value),
+    /// For packed words.
+    Words(words::Prepared),
+}
+
+/// f32 `x` of as many elements as the interleaved weight has columns, made ready for it.
+pub fn prepare(b: &mut Builder, x: &Value, weight: &WeightValue) -> Prepared {
+    match weight.form {
+        WeightForm::Affine(_) => Prepared::Words(words::prepare(b, x, weight)),
+        _ => Prepared::Plain(b.reshape(x, &weight.shape[1..])),
+    }
+}
+
+/// Rows of activations, at most, that one contraction with an interleaved weight takes: each needs up to
+/// three of the 32 buffers that a kernel may have.
+pub const MOST_ROWS: usize = 8;
+
+/// The product of each row with an interleaved weight, added onto what `onto` has for each where there
+/// is one: f32 `[rows]` each.
+pub fn contract_rows(
+    b: &mut Builder,
+    xs: &[Prepared],
+    weight: &WeightValue,
+    onto: Option<&[Value]>,
+    profile: Profile,
+) -> Vec<Value> {
+    // A kernel of several results cannot begin with what others hold.
+    if let Some(onto) = onto.filter(|onto| onto.len() > 1) {
+        let ys = contract_rows(b, xs, weight, None, profile);
+        return ys.iter().zip(onto).map(|(y, x)| b.add(x, y)).collect();
+    }
+    if let WeightForm::Affine(_) = weight.form {
+        let xs: Vec<_> = xs
+            .iter()
+            .map(|x| match x {
+                Prepared::Words(x) => x,
+                Prepared::Plain(x) => panic!("{x} is not made ready for packed words"),
+            })
+            .collect();
+        return words::contract(b, &xs, weight, onto, profile);
+    }
+    let xs: Vec<_> = xs
+        .iter()
+        .map(|x| match x {
+            Prepared::Plain(x) => x,
+            Prepared::Words(_) => panic!("activations made ready for packed words"),
+        })
+        .collect();
+    blocked::contract(b, &xs, weight, onto, profile)
 }
 
 /// Where each of `rows` rows begins and ends when they lie one below the other.

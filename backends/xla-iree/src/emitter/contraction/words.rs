@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 use halfhitch_seam::{AffineScheme, WeightForm};
 
-use super::ranges;
+use super::{blocked, ranges};
 use crate::emitter::builder::{Builder, Value};
 use crate::emitter::graph::WeightValue;
 use crate::emitter::layout::BLOCK;
@@ -96,53 +96,98 @@ pub fn prepare(b: &mut Builder, x: &Value, weight: &WeightValue) -> Prepared {
     Prepared { scaled, sums }
 }
 
-/// The product, added onto `onto` where there is one: f32 `[rows]`.
+/// The product with each of several rows of activations, added onto what `onto` has for each where there
+/// is one: f32 `[rows]` each.
+///
+/// A word is taken apart once for all of them. One operation with a result for each, since a result's
+/// rows must not depend on one another's.
 pub fn contract(
     b: &mut Builder,
-    x: &Prepared,
+    xs: &[&Prepared],
     weight: &WeightValue,
-    onto: Option<&Value>,
+    onto: Option<&[Value]>,
     profile: Profile,
-) -> Value {
+) -> Vec<Value> {
     let split = Split::of(weight);
     let [words, scales, biases] = &weight.tensors[..] else {
         panic!("a packed weight of {} tensors", weight.tensors.len());
     };
     let blocks = weight.shape[0] / BLOCK;
     let out = TensorType::fixed(Elem::F32, &[blocks, BLOCK]);
-    let target = match onto {
-        Some(onto) => b.reshape(onto, &[blocks, BLOCK]),
-        None => b.zeros(&out),
-    };
+    let targets = targets(b, xs.len(), onto, &out);
     let map = |dims: &str| format!("affine_map<(n, t, g, k) -> ({dims})>");
     let mut maps = vec![map("n, g, k, t")];
-    maps.extend((0..=split.values).map(|_| map("g, k")));
-    maps.extend([map("n, g, t"), map("n, g, t"), map("n, t")]);
+    maps.extend(xs.iter().flat_map(|x| &x.scaled).map(|_| map("g, k")));
+    maps.extend(xs.iter().map(|_| map("g, k")));
+    maps.extend([map("n, g, t"), map("n, g, t")]);
+    maps.extend(xs.iter().map(|_| map("n, t")));
     let inputs: Vec<&Value> = [words]
         .into_iter()
-        .chain(&x.scaled)
-        .chain([&x.sums, scales, biases])
+        .chain(xs.iter().flat_map(|x| &x.scaled))
+        .chain(xs.iter().map(|x| &x.sums))
+        .chain([scales, biases])
         .collect();
     let names: Vec<_> = inputs.iter().map(ToString::to_string).collect();
     let types: Vec<_> = inputs.iter().map(|v| v.ty().to_string()).collect();
-    let tiling = profile.words(blocks);
+    let tiling = profile.words(blocks, xs.len());
     let tiling = tiling.map_or(String::new(), |t| t.to_string());
     let text = format!(
-        "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\", \"reduction\"]}} ins({} : {}) outs({target} : {out}) {tiling}{{\n{}    }} -> {out}",
+        "linalg.generic {{indexing_maps = [{}], iterator_types = [\"parallel\", \"parallel\", \"reduction\", \"reduction\"]}} ins({} : {}) {}{tiling}{{\n{}    }} -> {}",
         maps.join(", "),
         names.join(", "),
         types.join(", "),
-        body(split, scales.elem()),
+        outs(&targets, &out),
+        body(split, scales.elem(), xs.len()),
+        results(xs.len(), &out),
     );
-    let y = b.emit(out, format_args!("{text}"));
-    b.reshape(&y, &[weight.shape[0]])
+    let ys = b.emit_alone(vec![out; xs.len()], format_args!("{text}"));
+    ys.iter()
+        .map(|y| b.reshape(y, &[weight.shape[0]]))
+        .collect()
 }
 
-fn body(split: Split, scale: Elem) -> String {
+/// What the products of `count` rows are added onto, each of type `out`.
+pub(super) fn targets(
+    b: &mut Builder,
+    count: usize,
+    onto: Option<&[Value]>,
+    out: &TensorType,
+) -> Vec<Value> {
+    let sizes: Vec<usize> = out.sizes();
+    match onto {
+        Some(onto) => onto.iter().map(|x| b.reshape(x, &sizes)).collect(),
+        None => (0..count).map(|_| b.zeros(out)).collect(),
+    }
+}
+
+/// The `outs` of an operation with these targets.
+pub(super) fn outs(targets: &[Value], out: &TensorType) -> String {
+    let names: Vec<_> = targets.iter().map(ToString::to_string).collect();
+    let types = vec![out.to_string(); targets.len()];
+    format!("outs({} : {}) ", names.join(", "), types.join(", "))
+}
+
+/// The type of an operation with `count` results of type `out`.
+pub(super) fn results(count: usize, out: &TensorType) -> String {
+    let types = vec![out.to_string(); count].join(", ");
+    match count {
+        1 => types,
+        _ => format!("({types})"),
+    }
+}
+
+fn body(split: Split, scale: Elem, rows: usize) -> String {
     let mut text = String::from("    ^bb0(%w: i32");
     let mut line = String::new();
+    for row in 0..rows {
+        for j in 0..split.values {
+            let _ = write!(text, ", %x{row}_{j}: f32");
+        }
+    }
+    for row in 0..rows {
+        let _ = write!(text, ", %xs{row}: f32");
+    }
     for j in 0..split.values {
-        let _ = write!(text, ", %x{j}: f32");
         let shift = split.bits * j;
         let mask = (((1u64 << split.bits) - 1) << shift) as u32 as i32;
         // Only the topmost value can reach the sign.
@@ -154,15 +199,23 @@ fn body(split: Split, scale: Elem) -> String {
         let _ = writeln!(line, "      %m{j} = arith.constant {mask} : i32");
         let _ = writeln!(line, "      %c{j} = arith.andi %w, %m{j} : i32");
         let _ = writeln!(line, "      %f{j} = arith.{widen} %c{j} : i32 to f32");
-        let _ = writeln!(line, "      %p{j} = arith.mulf %x{j}, %f{j} : f32");
-        let sum = match j {
-            0 => continue,
-            1 => "%p0".to_owned(),
-            _ => format!("%u{}", j - 1),
-        };
-        let _ = writeln!(line, "      %u{j} = arith.addf %p{j}, {sum} : f32");
+        for row in 0..rows {
+            let _ = writeln!(
+                line,
+                "      %p{row}_{j} = arith.mulf %x{row}_{j}, %f{j} : f32"
+            );
+            let sum = match j {
+                0 => continue,
+                1 => format!("%p{row}_0"),
+                _ => format!("%u{row}_{}", j - 1),
+            };
+            let _ = writeln!(
+                line,
+                "      %u{row}_{j} = arith.addf %p{row}_{j}, {sum} : f32"
+            );
+        }
     }
-    let _ = writeln!(text, ", %xs: f32, %s: {scale}, %b: {scale}, %out: f32):");
+    let _ = write!(text, ", %s: {scale}, %b: {scale}");
     let mut names = ["%s", "%b"];
     if scale != Elem::F32 {
         let _ = writeln!(line, "      %sf = arith.extf %s : {scale} to f32");
@@ -171,16 +224,25 @@ fn body(split: Split, scale: Elem) -> String {
     }
     let [s, b] = names;
     let last = split.values - 1;
-    let _ = write!(
-        line,
-        "      %y0 = arith.mulf {s}, %u{last} : f32
-      %y1 = arith.mulf {b}, %xs : f32
-      %y2 = arith.addf %y0, %y1 : f32
-      %y3 = arith.addf %out, %y2 : f32
-      linalg.yield %y3 : f32
+    for row in 0..rows {
+        let _ = write!(text, ", %out{row}: f32");
+        let _ = write!(
+            line,
+            "      %s{row} = arith.mulf {s}, %u{row}_{last} : f32
+      %b{row} = arith.mulf {b}, %xs{row} : f32
+      %t{row} = arith.addf %s{row}, %b{row} : f32
+      %y{row} = arith.addf %out{row}, %t{row} : f32
 "
-    );
-    text + &line
+        );
+    }
+    text + "):\n" + &line + &yielded(rows)
+}
+
+/// The end of a body whose results are `%y0`, `%y1` and so on.
+pub(super) fn yielded(rows: usize) -> String {
+    let names: Vec<_> = (0..rows).map(|row| format!("%y{row}")).collect();
+    let types = vec!["f32"; rows].join(", ");
+    format!("      linalg.yield {} : {types}\n", names.join(", "))
 }
 
 /// The whole weight as an f32 matrix `[rows, columns]`: `q * scale + bias`, two roundings.
@@ -238,7 +300,10 @@ pub fn multiply(
         panic!("activations of {}", x.ty());
     };
     let tiles = weight.shape[0] / TILE;
-    let weights = tiled_matrix(b, weight, profile);
+    let weights = match weight.form {
+        WeightForm::Affine(_) => tiled_matrix(b, weight, profile),
+        _ => blocked::tiles(b, weight),
+    };
     let x = b.reshape(x, &[rows / TILE, TILE, columns]);
     let x = b.transpose(&x, &[0, 2, 1]);
     let x = b.reshape(&x, &[rows / TILE, columns, TILE, 1]);

@@ -107,9 +107,9 @@ fn positions(b: &mut Builder, tiles: Dim, plus: Option<&Value>) -> Value {
     })
 }
 
-/// Puts new rotated keys or values, f32 `[heads, head_dim / 16, tiles, 16, 16]`, into their cache of
-/// elements `stored`.
-fn place(b: &mut Builder, context: &Context, stored: Elem, new: &Value, into: &Value) -> Value {
+/// New rotated keys and values, f32 `[heads, head_dim / 16, tiles, 16, 16]`, as the cache holds them,
+/// by position: `[rows, heads, head_dim]` of elements `stored`.
+fn by_position(b: &mut Builder, context: &Context, stored: Elem, new: &Value) -> Value {
     let [heads, parts, tiles, sixteen, _] = new.dims()[..] else {
         panic!("new rows of {}", new.ty());
     };
@@ -132,10 +132,11 @@ fn place(b: &mut Builder, context: &Context, stored: Elem, new: &Value, into: &V
             other => b.op("arith.truncf", &[&e[0]], &format!("f32 to {other}")),
         })
     });
-    let mut dims = into.dims().to_vec();
-    dims[0] = context.new_rows;
-    let rows = b.view(&rows, stored, &dims);
-    b.write_rows(&rows, into, context.start)
+    let (Dim::Static(parts), Dim::Static(width)) = (parts, sixteen) else {
+        panic!("new rows of {}", new.ty());
+    };
+    let dims = [context.new_rows, heads, (parts * width).into()];
+    b.view(&rows, stored, &dims)
 }
 
 /// Takes the new keys and values into the cache, then attends: f32 queries (rotated, unscaled), keys
@@ -149,10 +150,13 @@ pub fn attend(
     [queries, keys, values]: [&Value; 3],
     cache: &mut Cache,
 ) -> Value {
-    cache.keys = place(b, context, stored, keys, &cache.keys);
-    cache.values = place(b, context, stored, values, &cache.values);
-    let keys = key_tiles(b, context, spec, stored, &cache.keys);
-    let values = value_tiles(b, context, spec, stored, &cache.values);
+    let new = b.stack(keys, values);
+    let new = by_position(b, context, stored, &new);
+    cache.write(b, &new, context.start);
+    let rows = cache.keys(b, context.rows);
+    let keys = key_tiles(b, context, spec, stored, &rows);
+    let rows = cache.values(b, context.rows);
+    let values = value_tiles(b, context, spec, stored, &rows);
     let queries = query_tiles(b, context, spec, queries);
     mix(b, context, spec, [&queries, &keys, &values])
 }
@@ -193,12 +197,11 @@ fn key_tiles(
     context: &Context,
     spec: &AttentionSpec,
     stored: Elem,
-    cache: &Value,
+    rows: &Value,
 ) -> Value {
     let (grain, kv, width) = (context.grain, spec.kv_heads, spec.head_dim);
-    let rows = b.rows(cache, None, context.rows);
     let dims = [context.tiles, TILE.into(), kv.into(), width.into()];
-    let rows = b.view(&rows, stored, &dims);
+    let rows = b.view(rows, stored, &dims);
     let rows = split(b, grain, &rows, 3);
     // Loops: head, tile, feature, row.
     let loops = [
@@ -223,10 +226,9 @@ fn value_tiles(
     context: &Context,
     spec: &AttentionSpec,
     stored: Elem,
-    cache: &Value,
+    rows: &Value,
 ) -> Value {
     let (grain, kv, parts) = (context.grain, spec.kv_heads, spec.head_dim / TILE);
-    let rows = b.rows(cache, None, context.rows);
     let dims = [
         context.tiles,
         TILE.into(),
@@ -234,7 +236,7 @@ fn value_tiles(
         parts.into(),
         TILE.into(),
     ];
-    let rows = b.view(&rows, stored, &dims);
+    let rows = b.view(rows, stored, &dims);
     let rows = split(b, grain, &rows, 1);
     // Loops: head, part, tile, row, feature.
     let loops = [

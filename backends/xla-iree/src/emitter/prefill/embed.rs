@@ -43,6 +43,13 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value, tiles: Dim) -> Value {
                     b.op("arith.addi", &[&before, &column], "index")
                 };
                 let value = match weight.layout {
+                    Layout::Blocks if matches!(weight.form, WeightForm::Dense(_)) => {
+                        let each = b.constant_index(BLOCK);
+                        let block = b.op("arith.divui", &[&row, &each], "index");
+                        let row = b.op("arith.remui", &[&row, &each], "index");
+                        let value = b.extract(&weight.tensors[0], &[&block, &column, &row]);
+                        b.widen(&value, weight.tensors[0].elem())
+                    }
                     Layout::Blocks => packed(b, &weight.tensors, Split::of(&weight), &row, &column),
                     Layout::Stored => {
                         let value = b.extract(&weight.tensors[0], &[&row, &column]);

@@ -38,7 +38,7 @@ pub struct Shared {
 impl Shared {
     /// For a step of these rows.
     pub fn new(f: &mut Function<'_>, rows: &Rows) -> Self {
-        let grain = grain(f.source.plan.precision);
+        let grain = grain(f.source);
         Self {
             grain,
             tiles: rows.tiles,
@@ -144,7 +144,9 @@ fn project<const N: usize>(
         let weight = weights::tiles(&mut f.b, grain, &weight);
         let y = product(&mut f.b, &weight, x, onto);
         for (start, end) in ranges(&resident.rows) {
-            outputs.push(f.b.part(&y, start / TILE, end / TILE));
+            let mut dims = y.dims().to_vec();
+            dims[0] = ((end - start) / TILE).into();
+            outputs.push(f.b.part(&y, &dims, 0, start / TILE));
         }
     }
     let count = outputs.len();

@@ -73,7 +73,7 @@ fn in_tiles(source: Source<'_>, layer: usize) -> bool {
     ];
     let suits = |r: &Resident| {
         let whole = r.rows.iter().all(|rows| rows.is_multiple_of(TILE));
-        whole && weights::suits(r.form, r.layout, &r.shape)
+        whole && weights::suits(r.layout, &r.shape)
     };
     inputs
         .iter()
@@ -87,11 +87,17 @@ fn matrices(source: Source<'_>, layer: usize, parts: &[W]) -> Vec<Resident> {
     group(source, &ids)
 }
 
-/// What products multiply in a precision. Where it is f16 the values are f32 all the same: f16 weights
-/// are exact in it, and no micro-kernel for f16 is faster.
-fn grain(precision: Precision) -> Grain {
-    match precision {
-        Precision::BF16 => Grain::Bf16,
+/// What products multiply for a plan. Where its precision is f16 the values are f32 all the same: f16
+/// weights are exact in it, and no micro-kernel for f16 is faster. So they are for bf16 where the
+/// target's pairs are slow.
+fn grain(source: Source<'_>) -> Grain {
+    match (source.plan.precision, source.profile) {
+        (
+            Precision::BF16,
+            Profile::LlvmCpu {
+                bf16_pairs: true, ..
+            },
+        ) => Grain::Bf16,
         _ => Grain::F32,
     }
 }

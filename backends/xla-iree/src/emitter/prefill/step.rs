@@ -2,15 +2,15 @@
 
 use super::layer::{Rows, Shared, layer};
 use super::{TILE, embed, leave};
-use crate::emitter::graph::{Function, Source};
+use crate::emitter::graph::Function;
 use crate::emitter::layout::{Role, Signature};
 use crate::emitter::rope;
 use crate::emitter::step::{cache_arguments, cache_results};
 use crate::emitter::types::{Dim, Elem};
 
-/// The step's function, by this name.
-pub fn step(source: Source<'_>, name: String) -> (String, Signature) {
-    let mut f = Function::new(source, name);
+/// The step as a function.
+pub fn step(mut f: Function<'_>) -> (String, Signature) {
+    let source = f.source;
     let tiles = f.scalar(Role::Tiles);
     let position = f.scalar(Role::Position { lane: 0 });
     let tiles_index = f.b.index(tiles);
@@ -40,7 +40,9 @@ pub fn step(source: Source<'_>, name: String) -> (String, Signature) {
         .enumerate()
         .map(|(layer, spec)| cache_arguments(&mut f, 0, layer, spec))
         .collect();
+    f.b.section("embedding");
     let mut x = embed(&mut f, &tokens, rows.tiles);
+    f.b.section("rope");
     let mut shared = Shared::new(&mut f, &rows);
     for (number, cache) in caches.iter_mut().enumerate() {
         let rope = source.spec.layers[number].attention.rope;

@@ -15,9 +15,9 @@ use crate::emitter::tiling::Tiling;
 use crate::emitter::types::{Dim, Elem};
 
 /// Whether a weight of `shape` can be put into tiles.
-pub fn suits(form: WeightForm, layout: Layout, shape: &[usize]) -> bool {
+pub fn suits(layout: Layout, shape: &[usize]) -> bool {
     let whole = shape.iter().all(|n| n.is_multiple_of(TILE));
-    whole && (layout == Layout::Blocks || matches!(form, WeightForm::Dense(_)))
+    whole && layout == Layout::Blocks
 }
 
 /// The weight as the left operand of a product: `[outputs / 16, inputs / pair, 16, pair]`. Packed
@@ -97,41 +97,23 @@ fn packed(b: &mut Builder, grain: Grain, weight: &WeightValue) -> Value {
 }
 
 fn dense(b: &mut Builder, grain: Grain, weight: &WeightValue) -> Value {
-    let matrix = &weight.tensors[0];
-    let elem = matrix.elem();
-    let [rows, columns] = weight.shape[..] else {
-        panic!("a matrix of {}", matrix.ty());
-    };
-    let depth = columns / grain.pair();
-    let loops = [rows / TILE, depth, TILE].map(Dim::from);
-    let (distribution, parallel) = ([1, 0, 0], [1, TILE, TILE]);
-    let dims = operand_dims(grain, &weight.shape);
-    if grain == Grain::Bf16 && elem == Elem::BF16 {
-        // Pairs lie together already.
-        let pairs = b.view(matrix, Elem::I32, &[loops[0], loops[2], loops[1]]);
-        let all = b.dispatch(|b| {
-            let structure = Structure {
-                tiling: Some(Tiling::new(&distribution, &parallel, &[0; 3])),
-                loops: &loops,
-                operands: &[operand(&pairs, &[0, 2, 1])],
-                out: &[0, 1, 2],
-                elem: Elem::I32,
-                initial: 0.0,
-            };
-            b.structured(structure, |_, e| e[0].clone())
-        });
-        return b.view(&all, Elem::BF16, &dims);
-    }
-    let matrix = b.reshape(matrix, &[rows / TILE, TILE, columns]);
-    let matrix = split(b, grain, &matrix, 2);
+    let elem = weight.tensors[0].elem();
+    let (parts, depth) = (BLOCK / TILE, weight.shape[1]);
+    let blocks = weight.shape[0] / BLOCK;
+    let numbers = b.reshape(&weight.tensors[0], &[blocks, depth, parts, TILE]);
+    let numbers = split(b, grain, &numbers, 1);
+    // Loops: block, tile in it, column, row.
+    let loops = [blocks, parts, depth / grain.pair(), TILE].map(Dim::from);
     let packed = Pack {
         loops: &loops,
-        operands: &[operand(&matrix, &[0, 2, 1, PAIR])],
-        out: &[0, 1, 2],
-        distribution: &distribution,
-        parallel: &parallel,
+        operands: &[operand(&numbers, &[0, 2, PAIR, 1, 3])],
+        out: &[0, 1, 2, 3],
+        distribution: &[1, 0, 0, 0],
+        parallel: &[1, 1, 1, TILE],
     };
-    pack(b, grain, &packed, |b, e| b.widen(&e[0], elem))
+    let all = pack(b, grain, &packed, |b, e| b.widen(&e[0], elem));
+    let dims = operand_dims(grain, &weight.shape);
+    b.view(&all, grain.elem(), &dims)
 }
 
 fn operand_dims(grain: Grain, shape: &[usize]) -> [Dim; 4] {

@@ -1,0 +1,96 @@
+module @sample attributes {stream.affinity.default = #hal.device.affinity<@__device_0>} {
+  util.global private @__device_0 = #hal.device.target<"local", [#hal.executable.target<"llvm-cpu", "embedded-elf-x86_64", {cpu = "generic", cpu_features = "", data_layout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128", iree.encoding.resolver = #iree_cpu.cpu_encoding_resolver<>, max_stack_allocation_size = 32768 : i64, native_vector_size = 16 : i64, target_triple = "x86_64-unknown-unknown-eabi-elf"}>]> : !hal.device loc("graph.mlir":1:1)
+  util.func public @step(%arg0: !hal.buffer_view, %arg1: i32, %arg2: !hal.buffer_view, %arg3: !hal.buffer_view, %arg4: !hal.buffer_view) -> (!hal.buffer_view, !hal.buffer_view) attributes {iree.abi.stub, iree.reflection = {iree.abi.declaration = "sync func @step(%input0: tensor<1xi32>, %input1: i32, %input2: tensor<300x64xf16>, %input3: tensor<128x64xf16>, %input4: tensor<?x2x16xf32>) -> (%output0: tensor<2x?xf32>, %output1: tensor<?x2x16xf32>)"}} {
+    %c32_i64 = arith.constant 32 : i64 loc(unknown)
+    %c8 = arith.constant 8 : index loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %c512 = arith.constant 512 : index loc(unknown)
+    %c0 = arith.constant 0 : index loc(unknown)
+    %c256 = arith.constant 256 : index loc(unknown)
+    %c16384 = arith.constant 16384 : index loc("graph.mlir":2:3)
+    %c38400 = arith.constant 38400 : index loc("graph.mlir":2:3)
+    %c4 = arith.constant 4 : index loc(unknown)
+    %c16 = arith.constant 16 : index loc(unknown)
+    %c2 = arith.constant 2 : index loc(unknown)
+    %c128 = arith.constant 128 : index loc(unknown)
+    %c64 = arith.constant 64 : index loc(unknown)
+    %c300 = arith.constant 300 : index loc("graph.mlir":2:3)
+    %c1 = arith.constant 1 : index loc(unknown)
+    %element_type_i32 = hal.element_type<i32> : i32 loc("graph.mlir":2:3)
+    %dense_row_major = hal.encoding_type<dense_row_major> : i32 loc("graph.mlir":2:3)
+    hal.buffer_view.assert<%arg0 : !hal.buffer_view> message("input0") shape([%c1]) type(%element_type_i32) encoding(%dense_row_major) loc("graph.mlir":2:3)
+    %0 = stream.tensor.import on(#hal.device.affinity<@__device_0>) %arg0 : !hal.buffer_view -> tensor<1xi32> in !stream.resource<external>{%c4} loc("graph.mlir":2:3)
+    %element_type_f16 = hal.element_type<f16> : i32 loc("graph.mlir":2:3)
+    hal.buffer_view.assert<%arg2 : !hal.buffer_view> message("input2") shape([%c300, %c64]) type(%element_type_f16) encoding(%dense_row_major) loc("graph.mlir":2:3)
+    %1 = stream.tensor.import on(#hal.device.affinity<@__device_0>) %arg2 : !hal.buffer_view -> tensor<300x64xf16> in !stream.resource<external>{%c38400} loc("graph.mlir":2:3)
+    hal.buffer_view.assert<%arg3 : !hal.buffer_view> message("input3") shape([%c128, %c64]) type(%element_type_f16) encoding(%dense_row_major) loc("graph.mlir":2:3)
+    %2 = stream.tensor.import on(#hal.device.affinity<@__device_0>) %arg3 : !hal.buffer_view -> tensor<128x64xf16> in !stream.resource<external>{%c16384} loc("graph.mlir":2:3)
+    %3 = hal.buffer_view.dim<%arg4 : !hal.buffer_view>[0] : index loc("graph.mlir":2:3)
+    %element_type_f32 = hal.element_type<f32> : i32 loc("graph.mlir":2:3)
+    hal.buffer_view.assert<%arg4 : !hal.buffer_view> message("input4") shape([%3, %c2, %c16]) type(%element_type_f32) encoding(%dense_row_major) loc("graph.mlir":2:3)
+    %4 = arith.muli %3, %c128 : index loc("graph.mlir":2:3)
+    %5 = stream.tensor.import on(#hal.device.affinity<@__device_0>) %arg4 : !hal.buffer_view -> tensor<?x2x16xf32>{%3} in !stream.resource<external>{%4} loc("graph.mlir":2:3)
+    %6 = arith.index_cast %arg1 : i32 to index loc(callsite("graph.mlir":3:14 at "graph.mlir":2:3))
+    %7 = arith.addi %6, %c1 : index loc(callsite("graph.mlir":5:13 at "graph.mlir":2:3))
+    %result, %result_timepoint = stream.resource.alloca uninitialized on(#hal.device.affinity<@__device_0>) : !stream.resource<transient>{%c256} => !stream.timepoint loc(callsite("graph.mlir":8:10 at "graph.mlir":2:3))
+    %8 = stream.cmd.execute on(#hal.device.affinity<@__device_0>) await(%result_timepoint) => with(%0 as %arg5: !stream.resource<external>{%c4}, %1 as %arg6: !stream.resource<external>{%c38400}, %result as %arg7: !stream.resource<transient>{%c256}) {
+      stream.cmd.dispatch @step_dispatch_0::@step_dispatch_0_elementwise_broadcast_64_f32 {
+        ro %arg5[%c0 for %c4] : !stream.resource<external>{%c4},
+        ro %arg6[%c0 for %c38400] : !stream.resource<external>{%c38400},
+        wo %arg7[%c0 for %c256] : !stream.resource<transient>{%c256}
+      } loc(callsite("graph.mlir":8:10 at "graph.mlir":2:3))
+    } => !stream.timepoint loc(callsite("graph.mlir":8:10 at "graph.mlir":2:3))
+    %9 = stream.timepoint.await %8 => %result : !stream.resource<transient>{%c256} loc(callsite("graph.mlir":8:10 at "graph.mlir":2:3))
+    %10 = util.optimization_barrier %9 : !stream.resource<transient> loc(callsite("graph.mlir":9:13 at "graph.mlir":2:3))
+    %11 = arith.muli %6, %c128 : index loc(callsite("graph.mlir":16:14 at "graph.mlir":2:3))
+    %12 = arith.muli %7, %c8 : index loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %result_0, %result_timepoint_1 = stream.resource.alloca uninitialized on(#hal.device.affinity<@__device_0>) : !stream.resource<external>{%12} => !stream.timepoint loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %result_2, %result_timepoint_3 = stream.resource.alloca uninitialized on(#hal.device.affinity<@__device_0>) : !stream.resource<transient>{%c512} => !stream.timepoint loc(callsite("graph.mlir":12:10 at "graph.mlir":2:3))
+    %13 = stream.timepoint.join max(%result_timepoint_1, %result_timepoint_3) => !stream.timepoint loc(fused[callsite("graph.mlir":23:15 at "graph.mlir":2:3), callsite("graph.mlir":16:14 at "graph.mlir":2:3), callsite("graph.mlir":12:10 at "graph.mlir":2:3)])
+    %14 = arith.index_castui %3 : index to i64 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %15 = arith.index_castui %3 : index to i32 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %16 = arith.shrui %14, %c32_i64 : i64 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %17 = arith.trunci %16 : i64 to i32 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %18 = arith.index_castui %7 : index to i64 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %19 = arith.index_castui %7 : index to i32 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %20 = arith.shrui %18, %c32_i64 : i64 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %21 = arith.trunci %20 : i64 to i32 loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    %22 = stream.cmd.execute on(#hal.device.affinity<@__device_0>) await(%13) => with(%2 as %arg5: !stream.resource<external>{%c16384}, %10 as %arg6: !stream.resource<transient>{%c256}, %5 as %arg7: !stream.resource<external>{%4}, %result_0 as %arg8: !stream.resource<external>{%12}, %result_2 as %arg9: !stream.resource<transient>{%c512}) {
+      stream.cmd.dispatch @step_dispatch_1::@step_dispatch_1_matvec_like_128x64_f16xf32xf32 {
+        ro %arg5[%c0 for %c16384] : !stream.resource<external>{%c16384},
+        ro %arg6[%c0 for %c256] : !stream.resource<transient>{%c256},
+        wo %arg9[%c0 for %c512] : !stream.resource<transient>{%c512}
+      } loc(callsite("graph.mlir":12:10 at "graph.mlir":2:3))
+      stream.cmd.copy %arg9[%c0], %arg7[%11], %c128 : !stream.resource<transient>{%c512} -> !stream.resource<external>{%4} loc(callsite("graph.mlir":16:14 at "graph.mlir":2:3))
+      stream.cmd.dispatch @step_dispatch_2::@step_dispatch_2_matvec_like_2xDx16_f32[%3, %7](%15, %17, %19, %21 : i32, i32, i32, i32) {
+        ro %arg7[%c0 for %4] : !stream.resource<external>{%4},
+        ro %arg9[%c0 for %c512] : !stream.resource<transient>{%c512},
+        wo %arg8[%c0 for %12] : !stream.resource<external>{%12}
+      } loc(callsite("graph.mlir":23:15 at "graph.mlir":2:3))
+    } => !stream.timepoint loc(fused[callsite("graph.mlir":23:15 at "graph.mlir":2:3), callsite("graph.mlir":16:14 at "graph.mlir":2:3), callsite("graph.mlir":12:10 at "graph.mlir":2:3)])
+    %23 = stream.resource.dealloca on(#hal.device.affinity<@__device_0>) await(%22) => %result_2 : !stream.resource<transient>{%c512} => !stream.timepoint loc(callsite("graph.mlir":12:10 at "graph.mlir":2:3))
+    %24:2 = stream.timepoint.await %23 => %result_0, %5 : !stream.resource<external>{%12}, !stream.resource<external>{%4} loc(fused[callsite("graph.mlir":23:15 at "graph.mlir":2:3), callsite("graph.mlir":16:14 at "graph.mlir":2:3), callsite("graph.mlir":12:10 at "graph.mlir":2:3)])
+    %25 = stream.tensor.export on(#hal.device.affinity<@__device_0>) %24#0 : tensor<2x?xf32>{%7} in !stream.resource<external>{%12} -> !hal.buffer_view loc("graph.mlir":2:3)
+    %26 = stream.tensor.export on(#hal.device.affinity<@__device_0>) %24#1 : tensor<?x2x16xf32>{%3} in !stream.resource<external>{%4} -> !hal.buffer_view loc("graph.mlir":2:3)
+    util.return %25, %26 : !hal.buffer_view, !hal.buffer_view loc("graph.mlir":2:3)
+  } loc("graph.mlir":2:3)
+  util.func public @choice(%arg0: !hal.buffer_view) -> !hal.buffer_view attributes {iree.abi.stub, iree.reflection = {iree.abi.declaration = "sync func @choice(%input0: tensor<1x300xf32>) -> (%output0: tensor<3x128xf32>)"}} {
+    %c0 = arith.constant 0 : index loc(unknown)
+    %c-8388608_i32 = arith.constant -8388608 : i32 loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+    %c1536 = arith.constant 1536 : index loc(unknown)
+    %c1200 = arith.constant 1200 : index loc(unknown)
+    %c300 = arith.constant 300 : index loc("graph.mlir":31:3)
+    %c1 = arith.constant 1 : index loc("graph.mlir":31:3)
+    %element_type_f32 = hal.element_type<f32> : i32 loc("graph.mlir":31:3)
+    %dense_row_major = hal.encoding_type<dense_row_major> : i32 loc("graph.mlir":31:3)
+    hal.buffer_view.assert<%arg0 : !hal.buffer_view> message("input0") shape([%c1, %c300]) type(%element_type_f32) encoding(%dense_row_major) loc("graph.mlir":31:3)
+    %0 = stream.tensor.import on(#hal.device.affinity<@__device_0>) %arg0 : !hal.buffer_view -> tensor<1x300xf32> in !stream.resource<external>{%c1200} loc("graph.mlir":31:3)
+    %result, %result_timepoint = stream.resource.alloca uninitialized on(#hal.device.affinity<@__device_0>) : !stream.resource<external>{%c1536} => !stream.timepoint loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+    %1 = stream.cmd.execute on(#hal.device.affinity<@__device_0>) await(%result_timepoint) => with(%0 as %arg1: !stream.resource<external>{%c1200}, %result as %arg2: !stream.resource<external>{%c1536}) {
+      stream.cmd.fill %c-8388608_i32, %arg2[%c0 for %c1536] : i32 -> !stream.resource<external>{%c1536} loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+      stream.cmd.copy %arg1[%c0], %arg2[%c0], %c1200 : !stream.resource<external>{%c1200} -> !stream.resource<external>{%c1536} loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+    } => !stream.timepoint loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+    %2 = stream.timepoint.await %1 => %result : !stream.resource<external>{%c1536} loc(callsite("graph.mlir":34:15 at "graph.mlir":31:3))
+    %3 = stream.tensor.export on(#hal.device.affinity<@__device_0>) %2 : tensor<3x128xf32> in !stream.resource<external>{%c1536} -> !hal.buffer_view loc("graph.mlir":31:3)
+    util.return %3 : !hal.buffer_view loc("graph.mlir":31:3)
+  } loc("graph.mlir":31:3)
+} loc("graph.mlir":1:1)

@@ -1,0 +1,235 @@
+//! What is measured: configurations, and what each is made to do.
+
+use std::fmt;
+
+use halfhitch_seam::{ExecutionPlan, PlanRequest, Precision, QuantRequest, SeamError, SeamResult};
+use serde::{Deserialize, Serialize};
+
+/// Tokens of the prompt before decoding, and of the one whose first token is timed.
+pub const PROMPT: usize = 32;
+
+/// Steps timed at a position; their median counts.
+pub const STEPS_AT: usize = 9;
+
+/// Most configurations of one measurement.
+const MOST: usize = 1024;
+
+/// One way to run a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Precision of contractions; nothing leaves it to the device.
+    pub precision: Option<Precision>,
+    /// What is done with quantised weights.
+    pub quant: QuantRequest,
+    /// Processor threads; nothing leaves it to the backend.
+    pub threads: Option<usize>,
+    /// Sequences that are decoded together.
+    pub batch: usize,
+}
+
+impl Configuration {
+    /// The wishes as negotiation takes them.
+    pub const fn request(&self, context: Option<usize>) -> PlanRequest {
+        PlanRequest {
+            precision: self.precision,
+            quant: self.quant,
+            context,
+            sequences: self.batch,
+            threads: self.threads,
+        }
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.precision {
+            Some(precision) => precision.fmt(f)?,
+            None => f.write_str("auto")?,
+        }
+        write!(f, " {}", quant_name(self.quant))?;
+        if let Some(threads) = self.threads {
+            write!(
+                f,
+                ", {threads} thread{}",
+                if threads == 1 { "" } else { "s" }
+            )?;
+        }
+        if self.batch > 1 {
+            write!(f, ", batch {}", self.batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// A way with quantised weights, as it is written on the command line.
+pub const fn quant_name(quant: QuantRequest) -> &'static str {
+    match quant {
+        QuantRequest::Auto => "auto",
+        QuantRequest::Packed => "packed",
+        QuantRequest::Dequant => "dequant",
+    }
+}
+
+/// Alternatives of which every combination is a configuration.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// Precisions; empty leaves it to the device.
+    pub precisions: Vec<Precision>,
+    /// Ways with quantised weights.
+    pub quants: Vec<QuantRequest>,
+    /// Numbers of threads; empty leaves it to the backend.
+    pub threads: Vec<usize>,
+    /// Numbers of sequences decoded together.
+    pub batches: Vec<usize>,
+}
+
+impl Matrix {
+    /// Every combination once, batches varying fastest.
+    ///
+    /// # Errors
+    /// `InvalidInput` where there are more than a thousand.
+    pub fn configurations(&self) -> SeamResult<Vec<Configuration>> {
+        let precisions = or_none(&self.precisions);
+        let threads = or_none(&self.threads);
+        let count = [
+            precisions.len(),
+            self.quants.len(),
+            threads.len(),
+            self.batches.len(),
+        ]
+        .into_iter()
+        .fold(1usize, usize::saturating_mul);
+        if count > MOST {
+            return Err(SeamError::invalid_input(format!(
+                "{count} configurations; at most {MOST} are measured together"
+            )));
+        }
+        let mut all = Vec::with_capacity(count);
+        for &precision in &precisions {
+            for &quant in &self.quants {
+                for &threads in &threads {
+                    for &batch in &self.batches {
+                        let one = Configuration {
+                            precision,
+                            quant,
+                            threads,
+                            batch,
+                        };
+                        if !all.contains(&one) {
+                            all.push(one);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn or_none<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() {
+        return vec![None];
+    }
+    values.iter().copied().map(Some).collect()
+}
+
+/// What each configuration is made to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Lengths of prompts, in tokens, each from an empty cache.
+    pub prefill: Vec<usize>,
+    /// Tokens to decode after a prompt of [`PROMPT`].
+    pub decode: usize,
+    /// Numbers of tokens that precede a decode step that is timed by itself.
+    pub at: Vec<usize>,
+    /// Times that everything is done before it is timed.
+    pub warmup: usize,
+}
+
+impl Workload {
+    /// Tokens that the longest sequence reaches.
+    pub fn longest(&self) -> usize {
+        let at = self.at.iter().map(|at| at.saturating_add(STEPS_AT));
+        let all = self.prefill.iter().copied().chain(at);
+        all.chain([self.decode.saturating_add(PROMPT)])
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Checks that it fits a plan's context.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with both numbers.
+    pub fn check(&self, plan: &ExecutionPlan) -> SeamResult<()> {
+        let longest = self.longest();
+        if longest <= plan.context {
+            return Ok(());
+        }
+        Err(SeamError::invalid_input(format!(
+            "a sequence of {longest} tokens is to be measured, the context holds {}",
+            plan.context
+        ))
+        .hint(format!(
+            "shorten --prefill, --decode (a prompt of {PROMPT} comes before) or --at ({STEPS_AT} \
+             steps come after)"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_there_once() {
+        let matrix = Matrix {
+            precisions: vec![Precision::F32, Precision::F16],
+            quants: vec![QuantRequest::Packed, QuantRequest::Dequant],
+            threads: vec![1, 2, 1],
+            batches: vec![1, 4],
+        };
+        let all = matrix.configurations().unwrap();
+        assert_eq!(all.len(), 16);
+        assert_eq!(all[0].to_string(), "f32 packed, 1 thread");
+        assert_eq!(all[15].to_string(), "f16 dequant, 2 threads, batch 4");
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_device() {
+        let matrix = Matrix {
+            precisions: Vec::new(),
+            quants: vec![QuantRequest::Auto],
+            threads: Vec::new(),
+            batches: vec![1],
+        };
+        let all = matrix.configurations().unwrap();
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].to_string(), "auto auto");
+        assert_eq!(all[0].request(None), PlanRequest::default());
+    }
+
+    #[test]
+    fn more_than_anybody_waits_for_is_refused() {
+        let matrix = Matrix {
+            precisions: Vec::new(),
+            quants: vec![QuantRequest::Auto],
+            threads: (1..=100).collect(),
+            batches: (1..=100).collect(),
+        };
+        assert!(matrix.configurations().is_err());
+    }
+
+    #[test]
+    fn the_longest_sequence_counts_what_comes_around_it() {
+        let workload = |prefill: &[usize], decode, at: &[usize]| Workload {
+            prefill: prefill.into(),
+            decode,
+            at: at.into(),
+            warmup: 1,
+        };
+        assert_eq!(workload(&[512], 128, &[]).longest(), 512);
+        assert_eq!(workload(&[32], 128, &[]).longest(), PROMPT + 128);
+        assert_eq!(workload(&[32], 8, &[1000]).longest(), 1000 + STEPS_AT);
+        assert_eq!(workload(&[], usize::MAX, &[]).longest(), usize::MAX);
+    }
+}
