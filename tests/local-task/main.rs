@@ -7,6 +7,7 @@ mod gate;
 mod growth;
 #[cfg(feature = "models")]
 mod models;
+mod prefill;
 mod real_model;
 
 use std::path::Path;

@@ -142,6 +142,42 @@ impl Builder {
         sum
     }
 
+    /// `x + y`.
+    pub fn index_sum(&mut self, x: Index, y: Index) -> Index {
+        let sum = Index(self.fresh_id());
+        self.line(format_args!("{sum} = arith.addi {x}, {y} : index"));
+        sum
+    }
+
+    /// `index * n`.
+    pub fn index_mul(&mut self, index: Index, n: usize) -> Index {
+        self.index_by("muli", index, n)
+    }
+
+    /// `index / n`, rounded up.
+    pub fn index_div_up(&mut self, index: Index, n: usize) -> Index {
+        self.index_by("ceildivui", index, n)
+    }
+
+    fn index_by(&mut self, op: &str, index: Index, n: usize) -> Index {
+        let (constant, result) = (Index(self.fresh_id()), Index(self.fresh_id()));
+        self.line(format_args!("{constant} = arith.constant {n} : index"));
+        self.line(format_args!(
+            "{result} = arith.{op} {index}, {constant} : index"
+        ));
+        result
+    }
+
+    /// What `inner` adds, as text by itself, with its result. Constants that it makes are known to it
+    /// alone.
+    pub(super) fn nested(&mut self, inner: impl FnOnce(&mut Self) -> Value) -> (String, Value) {
+        let outside = std::mem::take(&mut self.body);
+        let constants = self.constants.clone();
+        let result = inner(self);
+        self.constants = constants;
+        (std::mem::replace(&mut self.body, outside), result)
+    }
+
     /// A constant of one value.
     pub fn splat(&mut self, value: f32, elem: Elem, dims: &[usize]) -> Value {
         assert!(elem.is_float(), "a {elem} splat of a float");

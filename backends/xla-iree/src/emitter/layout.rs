@@ -27,6 +27,8 @@ pub enum WeightPart {
 pub enum Role {
     /// Token ids, i32 `[rows]`, each below the vocabulary's size.
     Tokens,
+    /// An i32: how many tiles of rows a step has that takes any number of them.
+    Tiles,
     /// An i32: position of the first row of a lane.
     Position {
         /// Which lane.

@@ -26,6 +26,38 @@ impl Body {
         Element(name)
     }
 
+    /// An operation by its name, operands and type (`arith.ori`, `i32`; `arith.truncf`, `f32 to bf16`).
+    pub fn op(&mut self, name: &str, operands: &[&Element], ty: &str) -> Element {
+        let names: Vec<&str> = operands.iter().map(|e| e.0.as_str()).collect();
+        self.push(&format!("{name} {} : {ty}", names.join(", ")))
+    }
+
+    /// An i32 constant.
+    pub fn int(&mut self, value: i32) -> Element {
+        self.push(&format!("arith.constant {value} : i32"))
+    }
+
+    /// Position along a dimension.
+    pub fn index(&mut self, dim: usize) -> Element {
+        self.push(&format!("linalg.index {dim} : index"))
+    }
+
+    /// A constant position.
+    pub fn constant_index(&mut self, value: usize) -> Element {
+        self.push(&format!("arith.constant {value} : index"))
+    }
+
+    /// The element of a tensor at these positions, which the caller knows to be inside it.
+    pub fn extract(&mut self, x: &Value, at: &[&Element]) -> Element {
+        assert_eq!(at.len(), x.ty().rank());
+        let at: Vec<&str> = at.iter().map(|e| e.0.as_str()).collect();
+        self.push(&format!(
+            "tensor.extract {x}[{}] : {}",
+            at.join(", "),
+            x.ty()
+        ))
+    }
+
     /// An f32 operation of two operands (`mulf`, `addf`, `maximumf`, ...).
     pub fn arith(&mut self, op: &str, x: &Element, y: &Element) -> Element {
         self.push(&format!("arith.{op} {}, {} : f32", x.0, y.0))
@@ -94,6 +126,22 @@ pub struct Operand<'a> {
     pub dims: &'a [usize],
 }
 
+/// A structured operation but for its body; see [`Builder::generic`].
+pub struct Structure<'a> {
+    /// Tile sizes, where the target's compiler is told.
+    pub tiling: Option<Tiling>,
+    /// Extents of the loop dimensions.
+    pub loops: &'a [Dim],
+    /// What is read.
+    pub operands: &'a [Operand<'a>],
+    /// Loop dimensions that the result keeps, in its order.
+    pub out: &'a [usize],
+    /// Element type of the result.
+    pub elem: Elem,
+    /// What the result starts as where it is folded over a dimension.
+    pub initial: f32,
+}
+
 impl Builder {
     /// A structured operation with an f32 result. `loops` are the extents of the loop dimensions,
     /// `out` those of them that the result keeps, in its order; the others are summed (or otherwise
@@ -120,12 +168,37 @@ impl Builder {
         initial: f32,
         body: impl FnOnce(&mut Body, &[Element]) -> Element,
     ) -> Value {
+        let structure = Structure {
+            tiling,
+            loops,
+            operands,
+            out,
+            elem: Elem::F32,
+            initial,
+        };
+        self.structured(structure, body)
+    }
+
+    /// [`Self::generic`] in full, with a result of any element type, which the body gives.
+    pub fn structured(
+        &mut self,
+        structure: Structure<'_>,
+        body: impl FnOnce(&mut Body, &[Element]) -> Element,
+    ) -> Value {
+        let Structure {
+            tiling,
+            loops,
+            operands,
+            out,
+            elem,
+            initial,
+        } = structure;
         for operand in operands {
             let dims: Vec<Dim> = operand.dims.iter().map(|&d| loops[d]).collect();
             assert_eq!(operand.value.dims(), dims, "operand of a generic");
         }
         let out_dims: Vec<Dim> = out.iter().map(|&d| loops[d]).collect();
-        let ty = TensorType::new(Elem::F32, &out_dims);
+        let ty = TensorType::new(elem, &out_dims);
         let reduces = (0..loops.len()).any(|d| !out.contains(&d));
         let target = self.init(&ty, reduces.then_some(initial));
         let loop_names: Vec<_> = (0..loops.len()).map(|d| format!("d{d}")).collect();
@@ -157,7 +230,7 @@ impl Builder {
             .iter()
             .enumerate()
             .map(|(i, o)| format!("%i{i}: {}", o.value.elem()))
-            .chain(["%out: f32".to_string()])
+            .chain([format!("%out: {elem}")])
             .collect();
         let mut inner = Body {
             lines: Vec::new(),
@@ -175,7 +248,7 @@ impl Builder {
         };
         let tiling = tiling.map_or(String::new(), |t| t.to_string());
         let text = format!(
-            "linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} {ins}outs({target} : {ty}) {tiling}{{\n    ^bb0({}):\n      {}\n      linalg.yield {} : f32\n    }} -> {ty}",
+            "linalg.generic {{indexing_maps = [{}], iterator_types = [{}]}} {ins}outs({target} : {ty}) {tiling}{{\n    ^bb0({}):\n      {}\n      linalg.yield {} : {elem}\n    }} -> {ty}",
             maps.join(", "),
             kinds.join(", "),
             block.join(", "),
@@ -211,10 +284,14 @@ impl Builder {
         let Some(value) = fill else {
             return empty;
         };
-        let scalar = self.fresh(TensorType::fixed(Elem::F32, &[]));
-        let literal = float(value);
-        self.line(format_args!("{scalar} = arith.constant {literal} : f32"));
-        let text = format!("linalg.fill ins({scalar} : f32) outs({empty} : {ty}) -> {ty}");
+        let elem = ty.elem;
+        let scalar = self.fresh(TensorType::fixed(elem, &[]));
+        let literal = match elem.is_float() {
+            true => float(value),
+            false => (value as i32).to_string(),
+        };
+        self.line(format_args!("{scalar} = arith.constant {literal} : {elem}"));
+        let text = format!("linalg.fill ins({scalar} : {elem}) outs({empty} : {ty}) -> {ty}");
         self.emit(ty.clone(), format_args!("{text}"))
     }
 
@@ -225,6 +302,65 @@ impl Builder {
         self.emit(ty, format_args!("{text}"))
     }
 
+    /// A kernel of what `inner` adds, and of nothing else.
+    pub fn dispatch(&mut self, inner: impl FnOnce(&mut Self) -> Value) -> Value {
+        let (inside, result) = self.nested(inner);
+        let ty = result.ty().clone();
+        let sizes = self.braced_sizes(&ty);
+        let text = format!(
+            "flow.dispatch.region -> ({ty}{sizes}) {{\n{inside}      flow.return {result} : {ty}\n    }}"
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// The same bytes as a tensor of another shape or element type; extents may be dynamic.
+    pub fn view(&mut self, x: &Value, elem: Elem, dims: &[Dim]) -> Value {
+        let ty = TensorType::new(elem, dims);
+        if ty == *x.ty() {
+            return x.clone();
+        }
+        let op = match elem == x.elem() {
+            true => "reshape",
+            false => "bitcast",
+        };
+        let (from, to) = (self.braced_sizes(x.ty()), self.braced_sizes(&ty));
+        let text = format!("flow.tensor.{op} {x} : {}{from} -> {ty}{to}", x.ty());
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    fn braced_sizes(&self, ty: &TensorType) -> String {
+        let sizes = self.dynamic_sizes(ty);
+        match sizes.is_empty() {
+            true => sizes,
+            false => format!("{{{sizes}}}"),
+        }
+    }
+
+    /// `x` and then `y`, along the first dimension, whose extents are static.
+    pub fn stack(&mut self, x: &Value, y: &Value) -> Value {
+        let (Dim::Static(first), Dim::Static(second)) = (x.dims()[0], y.dims()[0]) else {
+            panic!("{} before {}", x.ty(), y.ty());
+        };
+        assert!(x.dims()[1..] == y.dims()[1..] && x.elem() == y.elem());
+        let mut dims = x.dims().to_vec();
+        dims[0] = (first + second).into();
+        let ty = TensorType::new(x.elem(), &dims);
+        let text = format!(
+            "tensor.concat dim(0) {x}, {y} : ({}, {}) -> {ty}",
+            x.ty(),
+            y.ty()
+        );
+        self.emit(ty, format_args!("{text}"))
+    }
+
+    /// An extent as an operand.
+    fn size(&self, dim: Dim) -> String {
+        match dim {
+            Dim::Static(n) => n.to_string(),
+            Dim::Dynamic(_) => self.dynamic_sizes(&TensorType::new(Elem::F32, &[dim])),
+        }
+    }
+
     /// `extent` rows of `x` from row `start` (0 where there is none).
     ///
     /// The caller of the function sees to it that the rows are there: nothing is clamped.
@@ -232,10 +368,7 @@ impl Builder {
         let mut dims = x.dims().to_vec();
         dims[0] = extent;
         let ty = TensorType::new(x.elem(), &dims);
-        let first = match extent {
-            Dim::Static(n) => n.to_string(),
-            Dim::Dynamic(_) => self.dynamic_sizes(&TensorType::new(Elem::F32, &[extent])),
-        };
+        let first = self.size(extent);
         let rest: Vec<String> = dims[1..].iter().map(ToString::to_string).collect();
         let text = format!(
             "tensor.extract_slice {x}{} : {} to {ty}",
@@ -274,12 +407,12 @@ impl Builder {
     pub fn write_rows(&mut self, rows: &Value, into: &Value, start: Index) -> Value {
         assert_eq!(rows.dims()[1..], into.dims()[1..]);
         assert_eq!(rows.elem(), into.elem());
-        let sizes = rows.sizes();
-        let rest: Vec<String> = sizes[1..].iter().map(ToString::to_string).collect();
+        let first = self.size(rows.dims()[0]);
+        let rest: Vec<String> = rows.dims()[1..].iter().map(ToString::to_string).collect();
         let ty = into.ty().clone();
         let text = format!(
             "tensor.insert_slice {rows} into {into}{} : {} into {ty}",
-            window(Some(start), &sizes[0].to_string(), &rest),
+            window(Some(start), &first, &rest),
             rows.ty()
         );
         self.emit(ty, format_args!("{text}"))

@@ -6,6 +6,7 @@ use halfhitch_seam::{LayerWeight, TapPoint};
 use super::builder::{Builder, Value};
 use super::contraction::{project, project_all};
 use super::graph::{Function, layer_weight};
+use super::linalg::{Body, Element};
 
 /// `down(act(gate(h)) * up(h))` of f32 `[rows, hidden]`.
 pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> Value {
@@ -32,23 +33,9 @@ pub fn gated(f: &mut Function<'_>, layer: usize, h: &Value, mlp: &GatedMlp) -> V
 /// The activation, element by element.
 pub fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
     match activation {
-        Activation::GeluTanh => b.map(&[x], |body, e| {
-            let cubic = body.constant(0.044_715);
-            let square = body.arith("mulf", &e[0], &e[0]);
-            let cube = body.arith("mulf", &square, &e[0]);
-            let bent = body.arith("mulf", &cubic, &cube);
-            let inner = body.arith("addf", &e[0], &bent);
-            let factor = body.constant(std::f32::consts::FRAC_2_PI.sqrt());
-            let inner = body.arith("mulf", &factor, &inner);
-            let tanh = body.math("tanh", &inner);
-            half_plus(body, &e[0], &tanh)
-        }),
-        Activation::GeluErf => b.map(&[x], |body, e| {
-            let factor = body.constant(std::f32::consts::FRAC_1_SQRT_2);
-            let inner = body.arith("mulf", &factor, &e[0]);
-            let erf = body.math("erf", &inner);
-            half_plus(body, &e[0], &erf)
-        }),
+        Activation::GeluTanh | Activation::GeluErf => {
+            b.map(&[x], |body, e| activated(body, &e[0], activation))
+        }
         _ => {
             let sigmoid = b.unary("logistic", x);
             b.mul(x, &sigmoid)
@@ -56,12 +43,39 @@ pub fn activate(b: &mut Builder, x: &Value, activation: Activation) -> Value {
     }
 }
 
+/// The activation of one element.
+pub fn activated(body: &mut Body, x: &Element, activation: Activation) -> Element {
+    match activation {
+        Activation::GeluTanh => {
+            let cubic = body.constant(0.044_715);
+            let square = body.arith("mulf", x, x);
+            let cube = body.arith("mulf", &square, x);
+            let bent = body.arith("mulf", &cubic, &cube);
+            let inner = body.arith("addf", x, &bent);
+            let factor = body.constant(std::f32::consts::FRAC_2_PI.sqrt());
+            let inner = body.arith("mulf", &factor, &inner);
+            let tanh = body.math("tanh", &inner);
+            half_plus(body, x, &tanh)
+        }
+        Activation::GeluErf => {
+            let factor = body.constant(std::f32::consts::FRAC_1_SQRT_2);
+            let inner = body.arith("mulf", &factor, x);
+            let erf = body.math("erf", &inner);
+            half_plus(body, x, &erf)
+        }
+        _ => {
+            let one = body.constant(1.0);
+            let zero = body.constant(0.0);
+            let below = body.arith("subf", &zero, x);
+            let power = body.math("exp", &below);
+            let raised = body.arith("addf", &one, &power);
+            body.arith("divf", x, &raised)
+        }
+    }
+}
+
 /// `x / 2 * (1 + t)`.
-fn half_plus(
-    body: &mut super::linalg::Body,
-    x: &super::linalg::Element,
-    t: &super::linalg::Element,
-) -> super::linalg::Element {
+fn half_plus(body: &mut Body, x: &Element, t: &Element) -> Element {
     let one = body.constant(1.0);
     let half = body.constant(0.5);
     let raised = body.arith("addf", &one, t);

@@ -18,6 +18,7 @@ mod linalg;
 mod mlp;
 mod norm;
 mod ops;
+mod prefill;
 pub mod resident;
 pub mod rope;
 mod step;
@@ -29,12 +30,13 @@ use std::collections::BTreeMap;
 pub use contraction::{Representation, choose};
 pub use graph::{Source, shape_of};
 pub use layout::Signature;
+pub use prefill::{TILE, suits as in_tiles};
 pub use step::{Reading, Rows, Shape, reading_name, tapped_name};
 pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 7;
+pub const EMITTER_VERSION: u32 = 8;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,11 @@ pub fn tapped_module(source: Source<'_>, rows: usize) -> Module {
 /// The readings that a shape's module has, besides what its step returns.
 pub fn readings(shape: Shape) -> Vec<(Rows, Reading)> {
     match shape {
+        Shape::Tiles => vec![
+            (Rows::One, Reading::Choice),
+            (Rows::One, Reading::Logits),
+            (Rows::Tile, Reading::Logits),
+        ],
         _ if shape.decodes() => Vec::new(),
         _ => vec![
             (Rows::One, Reading::Choice),

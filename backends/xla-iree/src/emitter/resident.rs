@@ -102,8 +102,12 @@ pub fn single(source: Source<'_>, id: WeightId) -> Resident {
         rows: vec![shape[0]],
         form: planned.resident,
         layout: match id {
-            // Only rows of it are picked.
-            WeightId::Embedding if !source.spec.head.tied => Layout::Stored,
+            // Only rows of it are picked, from where they lie.
+            WeightId::Embedding
+                if !source.spec.head.tied && matches!(planned.resident, WeightForm::Dense(_)) =>
+            {
+                Layout::Stored
+            }
             _ => choice::layout(source, planned.resident, &shape),
         },
         tasks: tasks(source, planned.resident, &shape),

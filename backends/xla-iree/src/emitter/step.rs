@@ -20,6 +20,7 @@ use super::head;
 use super::layout::{Role, Signature};
 use super::mlp;
 use super::norm::{NormWeights, norm};
+use super::prefill::{self, TILE};
 use super::rope;
 use super::types::{Dim, Elem};
 
@@ -32,6 +33,9 @@ pub enum Shape {
         /// Number of rows.
         rows: usize,
     },
+    /// Consecutive tokens of one sequence, of any number of whole tiles of [`TILE`]; rows past the end
+    /// as in a chunk. Only for models that [go through in tiles](prefill::suits).
+    Tiles,
     /// One token of each of several sequences.
     Batch {
         /// Number of sequences.
@@ -40,31 +44,33 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Rows of the step.
-    pub const fn rows(self) -> usize {
+    /// Rows of the step, where they are the same in every run.
+    pub const fn rows(self) -> Option<usize> {
         match self {
-            Self::Chunk { rows } => rows,
-            Self::Batch { lanes } => lanes,
+            Self::Chunk { rows } => Some(rows),
+            Self::Tiles => None,
+            Self::Batch { lanes } => Some(lanes),
         }
     }
 
     /// Sequences of the step.
     pub const fn lanes(self) -> usize {
         match self {
-            Self::Chunk { .. } => 1,
+            Self::Chunk { .. } | Self::Tiles => 1,
             Self::Batch { lanes } => lanes,
         }
     }
 
     /// Whether each row is the next token of a sequence.
     pub const fn decodes(self) -> bool {
-        self.rows() == self.lanes()
+        matches!(self, Self::Chunk { rows: 1 } | Self::Batch { .. })
     }
 
     /// The name of its step's function and the stem of its others'.
     pub fn name(self) -> String {
         match self {
             Self::Chunk { rows } => format!("chunk_{rows}"),
+            Self::Tiles => "tiles".to_owned(),
             Self::Batch { lanes } => format!("batch_{lanes}"),
         }
     }
@@ -87,11 +93,17 @@ pub fn tapped(source: Source<'_>, rows: usize) -> (String, Signature) {
 }
 
 fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
-    f.rows = step_rows(shape.rows(), shape.lanes());
+    f.rows = match shape.rows() {
+        Some(rows) => step_rows(rows, shape.lanes()),
+        None => StepRows::Chunk,
+    };
+    let Some(rows) = shape.rows() else {
+        return prefill::step(f);
+    };
     let source = f.source;
     let spec = source.spec;
-    let tokens = f.argument(Role::Tokens, Elem::I32, &[shape.rows().into()]);
-    let per_lane = shape.rows() / shape.lanes();
+    let tokens = f.argument(Role::Tokens, Elem::I32, &[rows.into()]);
+    let per_lane = rows / shape.lanes();
     let lanes: Vec<Lane> = (0..shape.lanes())
         .map(|lane| make_lane(&mut f, lane, per_lane))
         .collect();
@@ -163,7 +175,7 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     }
     for (layer, caches) in caches.into_iter().enumerate() {
         for (lane, cache) in caches.into_iter().enumerate() {
-            f.result(Role::Cache { lane, layer }, cache.rows);
+            cache_results(&mut f, lane, layer, cache);
         }
     }
     f.finish()
@@ -199,6 +211,8 @@ fn join_rows(f: &mut Function<'_>, rows: &[Value]) -> Value {
 pub enum Rows {
     /// The one that the [`Role::Row`] argument names.
     One,
+    /// [`TILE`] from that one on.
+    Tile,
     /// Every one.
     All,
 }
@@ -220,6 +234,7 @@ pub fn reading_name(shape: Shape, rows: Rows, reading: Reading) -> String {
     };
     let rows = match rows {
         Rows::One => "one",
+        Rows::Tile => "tile",
         Rows::All => "all",
     };
     format!("{}_{what}_{rows}", shape.name())
@@ -235,15 +250,24 @@ pub fn reading(
     let mut f = Function::new(source, reading_name(shape, rows, reading));
     f.rows = match rows {
         Rows::One => StepRows::One,
-        Rows::All => step_rows(shape.rows(), shape.lanes()),
+        Rows::Tile => StepRows::Chunk,
+        Rows::All => shape
+            .rows()
+            .map_or(StepRows::Chunk, |rows| step_rows(rows, shape.lanes())),
     };
     let hidden = source.spec.hidden_size;
-    let dims: [Dim; 2] = [shape.rows().into(), hidden.into()];
+    let count = shape.rows().map_or_else(|| f.b.symbol(), Dim::from);
+    let dims: [Dim; 2] = [count, hidden.into()];
     let mut x = f.argument(Role::Hidden, Elem::F32, &dims);
-    if rows == Rows::One {
+    let wanted = match rows {
+        Rows::One => Some(1),
+        Rows::Tile => Some(TILE),
+        Rows::All => None,
+    };
+    if let Some(wanted) = wanted {
         let row = f.scalar(Role::Row);
         let row = f.b.index(row);
-        x = f.b.rows(&x, Some(row), Dim::Static(1));
+        x = f.b.rows(&x, Some(row), wanted.into());
     }
     let logits = head::logits(&mut f, &x);
     match reading {
@@ -290,7 +314,13 @@ fn rope_rows(f: &mut Function<'_>, lanes: &[Lane]) -> Vec<Value> {
         .collect()
 }
 
-fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &LayerSpec) -> Cache {
+/// A layer's cache of one lane as it is before the step.
+pub(super) fn cache_arguments(
+    f: &mut Function<'_>,
+    lane: usize,
+    layer: usize,
+    spec: &LayerSpec,
+) -> Cache {
     let attention = &spec.attention;
     let elem = f.source.plan.kv_dtype.into();
     let capacity = f.b.symbol();
@@ -302,6 +332,11 @@ fn cache_arguments(f: &mut Function<'_>, lane: usize, layer: usize, spec: &Layer
     Cache {
         rows: f.argument(Role::Cache { lane, layer }, elem, &dims),
     }
+}
+
+/// What a layer's cache of one lane is after the step.
+pub(super) fn cache_results(f: &mut Function<'_>, lane: usize, layer: usize, cache: Cache) {
+    f.result(Role::Cache { lane, layer }, cache.rows);
 }
 
 fn decoder_layer(

@@ -179,7 +179,10 @@ fn on<'a>(profile: Profile, spec: &'a ModelSpec, plan: &'a ExecutionPlan) -> Sou
     }
 }
 
-const CPU: Profile = Profile::LlvmCpu { threads: 2 };
+const CPU: Profile = Profile::LlvmCpu {
+    threads: 2,
+    bf16_pairs: true,
+};
 
 const SHAPES: [Shape; 3] = [
     Shape::Chunk { rows: 1 },
@@ -435,4 +438,65 @@ fn intermediate_results_are_results_where_they_are_asked_for() {
     assert_eq!(unique.len(), shown.len());
     let plain = module(source, Shape::Chunk { rows: 3 });
     assert!(plain.functions.values().all(|f| sites(f).is_empty()));
+}
+
+/// A llama whose heads are wide enough for tiles.
+fn wide() -> ModelSpec {
+    let mut spec = llama();
+    spec.vocab_size = 320;
+    for layer in &mut spec.layers {
+        let a = &mut layer.attention;
+        a.head_dim = 32;
+        a.rope.iter_mut().for_each(|r| r.dims = 32);
+    }
+    spec
+}
+
+#[test]
+fn only_plain_models_of_whole_tiles_go_in_tiles_and_only_on_cpus() {
+    let q4 = affine(4, DType::F16);
+    let suits = |spec: &ModelSpec, profile| {
+        let plan = plan(spec, q4, Precision::F32);
+        in_tiles(on(profile, spec, &plan))
+    };
+    assert!(suits(&wide(), CPU));
+    assert!(!suits(&wide(), Profile::Portable));
+    assert!(!suits(&llama(), CPU), "halves of heads of half a tile");
+    assert!(!suits(&everything(), CPU));
+    let mut odd = wide();
+    odd.layers[1].attention.window = Some(24);
+    assert!(!suits(&odd, CPU));
+}
+
+#[test]
+fn a_step_in_tiles_is_products_of_tiles_alone_in_every_form() {
+    let spec = wide();
+    for (form, matrix, precision) in forms() {
+        let plan = plan(&spec, matrix, precision);
+        let source = on(CPU, &spec, &plan);
+        let (step, signature) = step::step(source, Shape::Tiles);
+        // Keys with values and queries, output, gate with up, down; scores and weighted values.
+        assert_eq!(step.matches("linalg.mmt4d").count(), 4 * 2, "{form}");
+        assert_eq!(step.matches("linalg.batch_mmt4d").count(), 2 * 2, "{form}");
+        assert!(!step.contains("dot_general"), "{form}");
+        let pairs = step.contains("x16x2xbf16>");
+        assert_eq!(pairs, precision == Precision::BF16, "{form}");
+        for slot in signature.arguments.iter().chain(&signature.results) {
+            if matches!(slot.role, Role::Tokens | Role::Hidden) {
+                assert_eq!(slot.shape.as_ref().unwrap()[0], None, "{:?}", slot.role);
+            }
+        }
+    }
+}
+
+#[test]
+fn slow_pairs_are_not_used() {
+    let spec = wide();
+    let plan = plan(&spec, affine(4, DType::F16), Precision::BF16);
+    let slow = Profile::LlvmCpu {
+        threads: 2,
+        bf16_pairs: false,
+    };
+    let (step, _) = step::step(on(slow, &spec, &plan), Shape::Tiles);
+    assert!(!step.contains("bf16"));
 }

@@ -18,6 +18,9 @@ pub enum Profile {
     LlvmCpu {
         /// Threads that run at once, at most.
         threads: usize,
+        /// Whether a product of bf16 pairs takes no longer than one of f32: AMD's AVX-512 does twice as
+        /// many of them, Intel's half as many (measured; see ADR 0014).
+        bf16_pairs: bool,
     },
     /// A GPU by IREE's `cuda`, `vulkan-spirv`, `metal-spirv` or `rocm`. Packed weights are whole words,
     /// which every one of them loads, and fast; narrower loads some have not, and none has fast.
@@ -33,6 +36,17 @@ pub struct Tiling {
     distribution: Vec<usize>,
     parallel: Vec<usize>,
     reduction: Vec<usize>,
+}
+
+impl Tiling {
+    /// Sizes of what one task does, of one vector's worth of parallel loops, and of one of reductions.
+    pub fn new(distribution: &[usize], parallel: &[usize], reduction: &[usize]) -> Self {
+        Self {
+            distribution: distribution.to_vec(),
+            parallel: parallel.to_vec(),
+            reduction: reduction.to_vec(),
+        }
+    }
 }
 
 impl fmt::Display for Tiling {
@@ -87,7 +101,7 @@ impl Profile {
 
     /// How a contraction of `rows` rows of activations is shared out. Tasks are measured with one row.
     fn share(self, blocks: usize, rows: usize, tasks: Option<usize>) -> Option<Share> {
-        let Self::LlvmCpu { threads } = self else {
+        let Self::LlvmCpu { threads, .. } = self else {
             return None;
         };
         let most = together(rows);
@@ -100,7 +114,7 @@ impl Profile {
     /// Numbers of tasks that are worth measuring for a contraction of `blocks` blocks besides the usual
     /// one: few, one a thread and several, each cut differently.
     pub fn task_counts(self, blocks: usize) -> Vec<usize> {
-        let Self::LlvmCpu { threads } = self else {
+        let Self::LlvmCpu { threads, .. } = self else {
             return Vec::new();
         };
         let mut known = vec![Share::choose(blocks, threads, together(1))];
@@ -253,7 +267,10 @@ mod tests {
                 "{blocks} {tasks}"
             );
         }
-        let cpu = Profile::LlvmCpu { threads: 2 };
+        let cpu = Profile::LlvmCpu {
+            threads: 2,
+            bf16_pairs: false,
+        };
         for blocks in [1, 7, 18, 30, 96] {
             for tasks in cpu.task_counts(blocks) {
                 assert_ne!(

@@ -17,7 +17,7 @@ use super::graph;
 use super::memory;
 use super::selftest;
 use super::session::XlaIreeSession;
-use super::steps::{Steps, all_shapes};
+use super::steps::{Cut, Steps};
 use super::tune::{Identity, Store, Tuner};
 use super::upload::upload;
 use crate::compiler::target::VARIABLE;
@@ -313,7 +313,7 @@ impl ComputeBackend for XlaIreeBackend {
         };
         let mut steps = Steps::new(compiler, target);
         if self.options.compile_at == CompileAt::Open {
-            let shapes = all_shapes(plan);
+            let shapes = Cut::new(source).all_shapes(plan.max_sequences);
             steps
                 .load(&device, model, plan, &shapes, &control)
                 .in_context(|| "compiling the model")?;

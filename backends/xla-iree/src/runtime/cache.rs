@@ -8,12 +8,13 @@ use halfhitch_xla_iree_sys::{Buffer, DType, Device};
 
 use super::error::seam_error;
 use super::upload::iree_type;
+use crate::emitter::TILE;
 
 /// The smallest capacity, in positions.
 const SMALLEST: usize = 256;
 
 /// The capacity for `needed` positions where no more than `most` are ever needed: a power of two, but
-/// for the last.
+/// for the last, and whole tiles, so that the last one can be read to its end.
 pub fn capacity_for(needed: usize, most: usize) -> usize {
     needed
         .max(SMALLEST)
@@ -21,6 +22,7 @@ pub fn capacity_for(needed: usize, most: usize) -> usize {
         .unwrap_or(most)
         .min(most)
         .max(needed)
+        .next_multiple_of(TILE)
 }
 
 /// Keys and values of every layer.
@@ -107,8 +109,8 @@ mod tests {
             (257, 8320, 512),
             (5000, 8320, 8192),
             (8200, 8320, 8320),
-            (1, 100, 100),
-            (100, 100, 100),
+            (1, 100, 112),
+            (100, 100, 112),
         ] {
             assert_eq!(capacity_for(needed, most), want, "{needed} of {most}");
         }

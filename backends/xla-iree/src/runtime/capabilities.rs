@@ -11,8 +11,9 @@ use crate::compiler::Target;
 use crate::emitter::contraction::choice::supports;
 use crate::emitter::layout::PACKED_BITS;
 
-/// Rows of a full prefill chunk.
-pub const PREFILL_CHUNK: usize = 128;
+/// Rows of a full prefill chunk. More would make weights into tiles less often, which is some percent of
+/// the time at this many, but a prompt can be cancelled only between chunks.
+pub const PREFILL_CHUNK: usize = 256;
 
 /// Most sequences of a session. Each has caches of its own; a step runs
 /// several of them at once.

@@ -9,7 +9,7 @@ use super::cache::capacity_for;
 use super::capabilities::on_target;
 use crate::compiler::stats::{self, Moment};
 use crate::compiler::{Compiler, CompilerOptions, Target};
-use crate::emitter::{self, Module, Reading, Rows, Shape, Source, reading_name};
+use crate::emitter::{self, Module, Reading, Rows, Shape, Source, TILE, reading_name};
 
 /// What a named target is taken to be able to do, there being no device to ask.
 pub fn imagined(target: &Target, name: &str) -> DeviceCapabilities {
@@ -44,7 +44,7 @@ pub fn graph(
         ..request.wishes
     };
     let plan = negotiate(model, &request.weights, capabilities, &wishes)?;
-    let (first, each) = (request.stats_at.unwrap_or(0), shape.rows() / shape.lanes());
+    let (first, each) = (request.stats_at.unwrap_or(0), per_lane(shape));
     if first.checked_add(each).is_none_or(|end| end > plan.context) {
         return Err(SeamError::invalid_input(format!(
             "{each} tokens at position {first} are over the context of {}",
@@ -74,6 +74,10 @@ pub fn graph(
     })
 }
 
+fn per_lane(shape: Shape) -> usize {
+    shape.rows().map_or(TILE, |rows| rows / shape.lanes())
+}
+
 /// The step and the choice of a token after it.
 fn count(
     model: &ModelSpec,
@@ -84,10 +88,10 @@ fn count(
 ) -> GraphStats {
     let rows = match shape {
         Shape::Batch { .. } => Rows::All,
-        Shape::Chunk { .. } => Rows::One,
+        Shape::Chunk { .. } | Shape::Tiles => Rows::One,
     };
     let functions = [shape.name(), reading_name(shape, rows, Reading::Choice)];
-    let ends = position.saturating_add(shape.rows() / shape.lanes());
+    let ends = position.saturating_add(per_lane(shape));
     let moment = Moment {
         position,
         capacity: capacity_for(ends, usize::MAX),

@@ -18,10 +18,10 @@ use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
 use super::cache::{Cache, capacity_for};
 use super::error::seam_error;
 use super::outputs;
-use super::steps::{Steps, chunk_sizes, next_batch, next_chunk, prompt_shapes};
+use super::steps::{Cut, Piece, Steps, next_batch};
 use super::upload::Uploaded;
 use crate::emitter::layout::Role;
-use crate::emitter::{Reading, Shape, rope};
+use crate::emitter::{Reading, Rows, Shape, TILE, rope};
 
 struct Sequence {
     len: usize,
@@ -35,7 +35,7 @@ pub struct XlaIreeSession {
     device: Device,
     weights: Uploaded,
     steps: Steps,
-    chunks: Vec<usize>,
+    cut: Cut,
     ropes: Vec<RopeSpec>,
     tables: Vec<Buffer>,
     table_rows: usize,
@@ -74,7 +74,7 @@ impl XlaIreeSession {
         steps: Steps,
     ) -> Self {
         Self {
-            chunks: chunk_sizes(&plan),
+            cut: Cut::new(steps.source(&model, &plan)),
             ropes: rope::distinct(&model),
             plan,
             model,
@@ -135,7 +135,7 @@ impl XlaIreeSession {
     /// rope tables. `live` counts what the call itself has written, which the length does not.
     fn reserve(&mut self, id: SequenceId, live: usize, rows: usize) -> SeamResult<()> {
         let end = live + rows;
-        let most = self.plan.context + self.chunks[self.chunks.len() - 1];
+        let most = self.plan.context + self.cut.most();
         let device = self.device.clone();
         let sequence = self.sequence_mut(id)?;
         if end > sequence.cache.capacity() {
@@ -164,7 +164,7 @@ impl XlaIreeSession {
     /// Runs a step. Any failure from here on but a lack of memory is one whose
     /// effect is unknown.
     fn run(&mut self, shape: Shape, lanes: &[LaneStart], tokens: &[TokenId]) -> SeamResult<Ran> {
-        let per_lane = shape.rows() / shape.lanes();
+        let per_lane = tokens.len() / shape.lanes();
         for lane in lanes {
             // Nothing on the device clamps an index: this is what keeps a step inside its buffers.
             let end = lane.position + per_lane;
@@ -187,12 +187,9 @@ impl XlaIreeSession {
         tokens: &[TokenId],
     ) -> SeamResult<Ran> {
         let step = self.steps.get(shape)?;
-        step.tokens
-            .write(0, bytemuck::cast_slice(tokens))
-            .map_err(seam_error)?;
+        step.set_tokens(&self.device, tokens)?;
         let function = &mut step.step;
         function.bind(&self.weights)?;
-        function.set(Role::Tokens, &step.tokens)?;
         for (index, table) in self.tables.iter().enumerate() {
             function.set(Role::RopeTable { index }, table)?;
         }
@@ -230,7 +227,7 @@ impl XlaIreeSession {
         &mut self,
         shape: Shape,
         ran: &Ran,
-        row: Option<usize>,
+        rows: (Rows, usize),
         what: Reading,
     ) -> SeamResult<Vec<u8>> {
         let result = match (ran, what) {
@@ -238,7 +235,7 @@ impl XlaIreeSession {
             (Ran::Read { logits, .. }, Reading::Logits) => logits.read().map_err(seam_error),
             (Ran::Hidden(hidden), _) => {
                 let step = self.steps.get(shape)?;
-                step.read(&self.weights, hidden, row, what)
+                step.read(&self.weights, hidden, rows, what)
             }
         };
         self.guard(result)
@@ -279,12 +276,11 @@ impl XlaIreeSession {
                 .hint("ask for the last position's, or prefill in parts")
             })?;
         }
-        self.load(&prompt_shapes(&self.chunks, tokens.len()), control)?;
+        self.load(&self.cut.shapes(tokens.len()), control)?;
         let mut done = 0;
         while done < tokens.len() {
             let left = &tokens[done..];
-            let (rows, used) = next_chunk(&self.chunks, left.len());
-            let shape = Shape::Chunk { rows };
+            let Piece { shape, rows, used } = self.cut.next(left.len());
             self.reserve(id, start + done, rows)?;
             let mut padded = left[..used].to_vec();
             padded.resize(rows, left[used - 1]);
@@ -295,9 +291,7 @@ impl XlaIreeSession {
             let ran = self.run(shape, &[lane], &padded)?;
             done += used;
             if output.logits == LogitsRequest::All {
-                let bytes = self.read(shape, &ran, None, Reading::Logits)?;
-                let wanted = &bytes[..used * vocabulary * size_of::<f32>()];
-                out.logits.extend(outputs::logits(wanted)?);
+                self.read_all(shape, &ran, used, &mut out)?;
             }
             if done == tokens.len() {
                 self.read_last(shape, &ran, used - 1, output, &mut out)?;
@@ -306,6 +300,27 @@ impl XlaIreeSession {
             control.cancel.check()?;
         }
         Ok(out)
+    }
+
+    /// Adds the logits of the first `used` rows to `out`.
+    fn read_all(
+        &mut self,
+        shape: Shape,
+        ran: &Ran,
+        used: usize,
+        out: &mut StepOutput,
+    ) -> SeamResult<()> {
+        let (rows, each) = match shape {
+            Shape::Tiles => (Rows::Tile, TILE),
+            _ => (Rows::All, used),
+        };
+        let row = self.model.vocab_size * size_of::<f32>();
+        for first in (0..used).step_by(each) {
+            let bytes = self.read(shape, ran, (rows, first), Reading::Logits)?;
+            let wanted = &bytes[..each.min(used - first) * row];
+            out.logits.extend(outputs::logits(wanted)?);
+        }
+        Ok(())
     }
 
     /// Adds what was asked for of one row to `out`, which already has all logits if those were.
@@ -321,7 +336,7 @@ impl XlaIreeSession {
         let vocabulary = self.model.vocab_size;
         // Also where nothing was asked for: a broken model is told at once.
         if output.sample.is_some() || (!wants_logits && output.logits == LogitsRequest::None) {
-            let bytes = self.read(shape, ran, Some(row), Reading::Choice)?;
+            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Choice)?;
             let token = outputs::choices(&bytes, vocabulary)?.first().copied();
             out.token = token.filter(|_| output.sample.is_some());
         }
@@ -329,7 +344,7 @@ impl XlaIreeSession {
             let last = &out.logits[out.logits.len() - vocabulary..];
             out.top_logprobs = outputs::top_logprobs(last, output.top_logprobs as usize);
         } else if wants_logits {
-            let bytes = self.read(shape, ran, Some(row), Reading::Logits)?;
+            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Logits)?;
             let logits = outputs::logits(&bytes)?;
             out.top_logprobs = outputs::top_logprobs(&logits, output.top_logprobs as usize);
             if output.logits == LogitsRequest::Last {
@@ -366,14 +381,14 @@ impl XlaIreeSession {
         let mut outs = vec![StepOutput::default(); group.len()];
         let wants_logits = output.logits != LogitsRequest::None || output.top_logprobs > 0;
         if output.sample.is_some() || !wants_logits {
-            let bytes = self.read(shape, &ran, None, Reading::Choice)?;
+            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Choice)?;
             let tokens = outputs::choices(&bytes, vocabulary)?;
             for (out, token) in outs.iter_mut().zip(tokens) {
                 out.token = output.sample.map(|_| token);
             }
         }
         if wants_logits {
-            let bytes = self.read(shape, &ran, None, Reading::Logits)?;
+            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Logits)?;
             let logits = outputs::logits(&bytes)?;
             for (out, row) in outs.iter_mut().zip(logits.chunks_exact(vocabulary)) {
                 out.top_logprobs = outputs::top_logprobs(row, output.top_logprobs as usize);
@@ -453,7 +468,7 @@ impl Session for XlaIreeSession {
         while outs.len() < steps.len() {
             let left = &steps[outs.len()..];
             let shape = next_batch(left.len());
-            outs.extend(self.decode_group(shape, &left[..shape.rows()], output)?);
+            outs.extend(self.decode_group(shape, &left[..shape.lanes()], output)?);
         }
         for step in steps {
             self.sequence_mut(step.sequence)?.len += 1;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use halfhitch_seam::{Control, ErrorCode, ExecutionPlan, ModelSpec, SeamError, SeamResult};
+use halfhitch_seam::{
+    Control, ErrorCode, ExecutionPlan, ModelSpec, SeamError, SeamResult, TokenId,
+};
 use halfhitch_xla_iree_sys::{Buffer, DType, Device, Program, ProgramSource};
 
 use super::error::seam_error;
@@ -11,7 +13,8 @@ use super::function::Function;
 use crate::compiler::{Compiler, Target};
 use crate::emitter::layout::Role;
 use crate::emitter::{
-    self, Module, Reading, Rows, Shape, Signature, Source, reading_name, tapped_name,
+    self, Module, Reading, Rows, Shape, Signature, Source, TILE, in_tiles, reading_name,
+    tapped_name,
 };
 
 /// Rows of the small prefill chunk.
@@ -20,18 +23,124 @@ const SMALL_CHUNK: usize = 16;
 /// Sequences that one batch step can take, the most first.
 const BATCHES: [usize; 3] = [8, 4, 2];
 
-/// Sizes of chunk steps, rising; the last is the plan's.
-pub fn chunk_sizes(plan: &ExecutionPlan) -> Vec<usize> {
-    let full = plan.prefill_chunk.max(1);
-    let mut sizes = vec![1];
-    sizes.extend((SMALL_CHUNK < full).then_some(SMALL_CHUNK));
-    sizes.extend((full > 1).then_some(full));
-    sizes
+/// Rows of the largest chunk that is compiled for one size.
+const LARGE_CHUNK: usize = 128;
+
+/// Most tokens that are taken one by one where a step in tiles would do: it puts every weight into
+/// tiles first, which takes as long as some single steps.
+const ONE_BY_ONE: usize = 4;
+
+/// A piece of a prompt: the step that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The step's shape.
+    pub shape: Shape,
+    /// Its rows.
+    pub rows: usize,
+    /// How many of them are tokens of the prompt; the rest may be any.
+    pub used: usize,
+}
+
+/// How prompts are cut into pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Steps of these sizes, rising, the first of them 1.
+    Sizes(Vec<usize>),
+    /// Any number of tiles up to so many rows, and single tokens.
+    Tiles {
+        /// Most rows, whole tiles.
+        most: usize,
+    },
+}
+
+impl Cut {
+    /// What suits a model and its plan: no piece has more rows than the plan's chunk.
+    pub fn new(source: Source<'_>) -> Self {
+        let chunk = source.plan.prefill_chunk.max(1);
+        if chunk >= TILE && in_tiles(source) {
+            let most = chunk - chunk % TILE;
+            return Self::Tiles { most };
+        }
+        let full = chunk.min(LARGE_CHUNK);
+        let mut sizes = vec![1];
+        sizes.extend((SMALL_CHUNK < full).then_some(SMALL_CHUNK));
+        sizes.extend((full > 1).then_some(full));
+        Self::Sizes(sizes)
+    }
+
+    /// Most rows of a piece.
+    pub fn most(&self) -> usize {
+        match self {
+            Self::Sizes(sizes) => sizes[sizes.len() - 1],
+            Self::Tiles { most } => *most,
+        }
+    }
+
+    /// Rows of steps of one size for a prompt of so many tokens.
+    pub fn size_for(&self, tokens: usize) -> usize {
+        match self {
+            Self::Sizes(sizes) => {
+                let fits = sizes.iter().find(|&&rows| rows >= tokens);
+                fits.copied().unwrap_or_else(|| self.most())
+            }
+            Self::Tiles { most } => tokens.next_multiple_of(TILE).min(*most),
+        }
+    }
+
+    /// The first piece of a prompt of which `left` tokens are left.
+    pub fn next(&self, left: usize) -> Piece {
+        match self {
+            Self::Sizes(sizes) => {
+                let (rows, used) = next_chunk(sizes, left);
+                let shape = Shape::Chunk { rows };
+                Piece { shape, rows, used }
+            }
+            Self::Tiles { .. } if left <= ONE_BY_ONE => Piece {
+                shape: Shape::Chunk { rows: 1 },
+                rows: 1,
+                used: 1,
+            },
+            Self::Tiles { most } => {
+                let used = left.min(*most);
+                Piece {
+                    shape: Shape::Tiles,
+                    rows: used.next_multiple_of(TILE),
+                    used,
+                }
+            }
+        }
+    }
+
+    /// The shapes of every piece of a prompt.
+    pub fn shapes(&self, tokens: usize) -> Vec<Shape> {
+        let mut shapes = BTreeSet::new();
+        let mut left = tokens;
+        while left > 0 {
+            let piece = self.next(left);
+            shapes.insert(piece.shape);
+            left -= piece.used;
+        }
+        shapes.into_iter().collect()
+    }
+
+    /// Every shape that a session of at most `sequences` sequences may need.
+    pub fn all_shapes(&self, sequences: usize) -> Vec<Shape> {
+        let one = Shape::Chunk { rows: 1 };
+        let pieces = match self {
+            Self::Sizes(sizes) => sizes.iter().map(|&rows| Shape::Chunk { rows }).collect(),
+            Self::Tiles { .. } => vec![one, Shape::Tiles],
+        };
+        let batches = BATCHES
+            .into_iter()
+            .filter(|&lanes| lanes <= sequences)
+            .map(|lanes| Shape::Batch { lanes });
+        pieces.into_iter().chain(batches).collect()
+    }
 }
 
 /// The next chunk of a prompt of which `left` tokens are left: the step's rows, and how many of them
 /// are used. Rows are wasted only where the next smaller step would take twice as many runs.
-pub fn next_chunk(sizes: &[usize], left: usize) -> (usize, usize) {
+fn next_chunk(sizes: &[usize], left: usize) -> (usize, usize) {
     let largest = sizes[sizes.len() - 1];
     let Some(at) = sizes.iter().position(|&rows| rows >= left) else {
         return (largest, largest);
@@ -44,36 +153,12 @@ pub fn next_chunk(sizes: &[usize], left: usize) -> (usize, usize) {
     (rows, left)
 }
 
-/// The shapes of every chunk of a prompt.
-pub fn prompt_shapes(sizes: &[usize], tokens: usize) -> Vec<Shape> {
-    let mut shapes = BTreeSet::new();
-    let mut left = tokens;
-    while left > 0 {
-        let (rows, used) = next_chunk(sizes, left);
-        shapes.insert(Shape::Chunk { rows });
-        left -= used;
-    }
-    shapes.into_iter().collect()
-}
-
 /// The next batch of `left` sequences.
 pub fn next_batch(left: usize) -> Shape {
     match BATCHES.into_iter().find(|&lanes| lanes <= left) {
         Some(lanes) => Shape::Batch { lanes },
         None => Shape::Chunk { rows: 1 },
     }
-}
-
-/// Every shape that a plan may need.
-pub fn all_shapes(plan: &ExecutionPlan) -> Vec<Shape> {
-    let chunks = chunk_sizes(plan)
-        .into_iter()
-        .map(|rows| Shape::Chunk { rows });
-    let batches = BATCHES
-        .into_iter()
-        .filter(|&lanes| lanes <= plan.max_sequences)
-        .map(|lanes| Shape::Batch { lanes });
-    chunks.chain(batches).collect()
 }
 
 /// A loaded step with its readings.
@@ -84,8 +169,8 @@ pub struct Step {
     pub step: Function,
     /// What can be read off it.
     pub readings: BTreeMap<(Rows, Reading), Function>,
-    /// Where its tokens are put, i32 `[rows]`.
-    pub tokens: Buffer,
+    /// Where its tokens are put, i32 `[rows]`, with the number of rows.
+    tokens: Option<(usize, Buffer)>,
 }
 
 /// Loads steps when they are needed.
@@ -136,7 +221,8 @@ impl Steps {
         })
     }
 
-    const fn source<'a>(&self, model: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
+    /// What graphs of a model are built from.
+    pub const fn source<'a>(&self, model: &'a ModelSpec, plan: &'a ExecutionPlan) -> Source<'a> {
         Source {
             spec: model,
             plan,
@@ -184,8 +270,7 @@ impl Steps {
                 shape,
                 step: find(shape.name())?,
                 readings,
-                tokens: Buffer::allocate(device, DType::I32, &[shape.rows()])
-                    .map_err(seam_error)?,
+                tokens: None,
             };
             self.loaded.insert(shape, step);
         }
@@ -240,7 +325,31 @@ fn find(
 }
 
 impl Step {
-    /// Reads off the residual stream `hidden`: of row `row`, or of every row.
+    /// Sets the tokens of the next run, one a row.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Backend`.
+    pub fn set_tokens(&mut self, device: &Device, tokens: &[TokenId]) -> SeamResult<()> {
+        let known = self.tokens.take().filter(|(rows, _)| *rows == tokens.len());
+        let (rows, buffer) = match known {
+            Some(known) => known,
+            None => {
+                let buffer = Buffer::allocate(device, DType::I32, &[tokens.len()]);
+                (tokens.len(), buffer.map_err(seam_error)?)
+            }
+        };
+        buffer
+            .write(0, bytemuck::cast_slice(tokens))
+            .map_err(seam_error)?;
+        self.step.set(Role::Tokens, &buffer)?;
+        if self.shape == Shape::Tiles {
+            self.step.set_number(Role::Tiles, rows / TILE)?;
+        }
+        self.tokens = Some((rows, buffer));
+        Ok(())
+    }
+
+    /// Reads off the residual stream `hidden`, from `row` on where only some `rows` are read.
     ///
     /// # Errors
     /// What running says.
@@ -248,10 +357,9 @@ impl Step {
         &mut self,
         weights: &super::upload::Uploaded,
         hidden: &Buffer,
-        row: Option<usize>,
+        (rows, row): (Rows, usize),
         what: Reading,
     ) -> SeamResult<Vec<u8>> {
-        let rows = if row.is_some() { Rows::One } else { Rows::All };
         let role = match what {
             Reading::Choice => Role::Choice,
             Reading::Logits => Role::Logits,
@@ -265,7 +373,7 @@ impl Step {
         })?;
         function.bind(weights)?;
         function.set(Role::Hidden, hidden)?;
-        if let Some(row) = row {
+        if rows != Rows::All {
             function.set_number(Role::Row, row)?;
         }
         function.run()?;
@@ -311,16 +419,34 @@ mod tests {
                 }
             }
         }
+        for most in [16, 128, 256] {
+            for tokens in 1..600 {
+                let mut left = tokens;
+                while left > 0 {
+                    let Piece { shape, rows, used } = Cut::Tiles { most }.next(left);
+                    assert!(used >= 1 && used <= rows && used <= left && rows <= most);
+                    assert!(rows - used < TILE && rows == shape.rows().unwrap_or(rows));
+                    left -= used;
+                }
+            }
+        }
     }
 
     #[test]
     fn a_prompt_names_the_steps_it_needs() {
-        let rows = |tokens| -> Vec<usize> {
-            let shapes = prompt_shapes(&[1, 16, 128], tokens);
+        let sizes = Cut::Sizes(vec![1, 16, 128]);
+        let rows = |tokens| -> Vec<Option<usize>> {
+            let shapes = sizes.shapes(tokens);
             shapes.into_iter().map(Shape::rows).collect()
         };
-        assert_eq!(rows(1), [1]);
-        assert_eq!(rows(128 + 17), [1, 16, 128]);
+        assert_eq!(rows(1), [Some(1)]);
+        assert_eq!(rows(128 + 17), [Some(1), Some(16), Some(128)]);
+        let tiles = Cut::Tiles { most: 256 };
+        let one = Shape::Chunk { rows: 1 };
+        assert_eq!(tiles.shapes(4), [one]);
+        assert_eq!(tiles.shapes(300), [Shape::Tiles]);
+        assert_eq!(tiles.shapes(257), [one, Shape::Tiles]);
+        assert_eq!(tiles.all_shapes(1), [one, Shape::Tiles]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) fn target() -> Target {
         flags: flags(own),
         profile: Profile::LlvmCpu {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            bf16_pairs: cpu.bf16_pairs,
         },
         precisions: Precision::ALL.to_vec(),
         resident: [DType::F32, DType::F16, DType::BF16].into(),
@@ -33,6 +34,8 @@ pub(super) fn target() -> Target {
 struct HostCpu {
     description: String,
     fingerprint: String,
+    /// As in [`Profile::LlvmCpu`].
+    bf16_pairs: bool,
 }
 
 fn host_cpu() -> &'static HostCpu {
@@ -63,12 +66,25 @@ fn describe(arch: &str, cpuinfo: &str) -> HostCpu {
     HostCpu {
         description: format!("{arch} {name}").trim_end().to_owned(),
         fingerprint: hex(&hash.finalize()),
+        bf16_pairs: field(&["vendor_id"]).as_deref() == Some("AuthenticAMD")
+            && features.split(' ').any(|f| f == "avx512_bf16"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_fast_where_they_were_measured_to_be() {
+        let cpu = |vendor, flags| {
+            let text = format!("vendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n");
+            describe("x86_64", &text).bf16_pairs
+        };
+        assert!(cpu("AuthenticAMD", "avx512_bf16 avx2"));
+        assert!(!cpu("AuthenticAMD", "avx2"));
+        assert!(!cpu("GenuineIntel", "avx512_bf16"));
+    }
 
     #[test]
     fn another_cpu_has_another_fingerprint() {

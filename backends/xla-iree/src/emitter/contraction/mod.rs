@@ -10,7 +10,8 @@
 //! | any | blocks | tiles of 16 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | any | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
 //!
-//! The layout is the target's and the shape's: [`Layout::choose`].
+//! The layout is the target's and the shape's: [`Layout::choose`]. Prompts of plain models go another way:
+//! [`super::prefill`].
 
 pub mod blocked;
 pub mod choice;

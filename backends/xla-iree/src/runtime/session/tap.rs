@@ -38,9 +38,7 @@ impl XlaIreeSession {
         tokens: &[TokenId],
         control: &Control<'_>,
     ) -> SeamResult<Vec<Tap>> {
-        let largest = self.chunks[self.chunks.len() - 1];
-        let fits = self.chunks.iter().find(|&&rows| rows >= tokens.len());
-        let rows = fits.copied().unwrap_or(largest);
+        let rows = self.cut.size_for(tokens.len());
         // Compiled outside what is guarded below: giving up on it leaves the session as it was.
         self.steps
             .tapped(&self.device, &self.model, &self.plan, rows, control)?;
