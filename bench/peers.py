@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--mlx", type=Path, help="a Python that has mlx_lm")
     parser.add_argument("--candle", type=Path, help="the program of bench/candle")
+    parser.add_argument("--left-out", action="append", default=[], help="NAME=REASON, for the table")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prefill", type=int)
@@ -245,6 +246,7 @@ def main():
     before = machine() | {"busy_before": wait_for_quiet(args)}
     begin = time.monotonic()
     sound, left_out = check(chosen, args)
+    left_out |= dict(text.split("=", 1) for text in args.left_out)
     run_rounds(sound, args, workload)
     say(f"{time.monotonic() - begin:.0f} s in all")
     report = tables.collect(args.set, sound, left_out, workload, args, before, versions(args))

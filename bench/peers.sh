@@ -78,12 +78,20 @@ smollm2)
     for other in $others; do
         case $other in
         candle)
-            need_cargo
-            RUSTFLAGS="-C target-cpu=native" cargo build --quiet --release --locked \
-                --manifest-path bench/candle/Cargo.toml --target-dir "$cache/candle"
-            options+=(--candle "$cache/candle/release/bench-candle")
+            if RUSTFLAGS="-C target-cpu=native" cargo build --quiet --release --locked \
+                --manifest-path bench/candle/Cargo.toml --target-dir "$cache/candle"; then
+                options+=(--candle "$cache/candle/release/bench-candle")
+            else
+                options+=(--left-out "candle=it could not be built")
+            fi
             ;;
-        mlx) options+=(--mlx "$(environment mlx)") ;;
+        mlx)
+            if mlx=$(environment mlx); then
+                options+=(--mlx "$mlx")
+            else
+                options+=(--left-out "MLX=it could not be installed")
+            fi
+            ;;
         *) die "unknown peer: $other" "PEERS holds some of: candle mlx" ;;
         esac
     done
