@@ -9,9 +9,7 @@
 //!   scores and leave the values as they are: queries, keys and values stay one tensor;
 //! * the residual stream is what the contractions add onto.
 
-use halfhitch_seam::model::{
-    AttentionSpec, FeedForward, GatedMlp, LayerSpec, NormKind, NormSpec, RopeLayout,
-};
+use halfhitch_seam::model::{AttentionSpec, FeedForward, GatedMlp, LayerSpec, NormSpec};
 use halfhitch_seam::{LayerWeight as W, WeightId};
 
 use super::attention::{Cache, Lane};
@@ -22,34 +20,13 @@ use super::layout::Layout;
 use super::linalg::Operand;
 use super::mlp;
 use super::ops::Reduce;
+use super::plain::plain;
 use super::resident::{Resident, group, single};
 use super::types::{Dim, Elem};
 
 /// Whether a layer is plain and its matrices lie as this needs them.
 pub fn suits(source: Source<'_>, layer: usize, spec: &LayerSpec) -> bool {
-    let norm = |norm: &Option<NormSpec>| {
-        norm.is_some_and(|n| n.kind == NormKind::Rms && n.weight && !n.bias)
-    };
-    let a = &spec.attention;
-    let rope = a
-        .rope
-        .is_some_and(|r| r.layout == RopeLayout::HalfSplit && r.dims == a.head_dim);
-    let FeedForward::Gated(mlp) = &spec.feed_forward else {
-        return false;
-    };
-    let plain = norm(&spec.pre_attention)
-        && norm(&spec.pre_feed_forward)
-        && spec.post_attention.is_none()
-        && spec.post_feed_forward.is_none()
-        && spec.residual_scale == 1.0
-        && rope
-        && a.head_dim.is_multiple_of(16)
-        && a.window.is_none()
-        && a.softcap.is_none()
-        && a.qk_norm.is_none()
-        && !a.output_bias
-        && !mlp.bias;
-    plain && matrices(source, layer).is_some()
+    plain(spec) && spec.attention.head_dim.is_multiple_of(16) && matrices(source, layer).is_some()
 }
 
 /// A layer's matrices: queries with keys and values, output, gate with up, down.

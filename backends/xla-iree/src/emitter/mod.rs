@@ -18,6 +18,7 @@ mod linalg;
 mod mlp;
 mod norm;
 mod ops;
+mod plain;
 mod prefill;
 pub mod resident;
 pub mod rope;

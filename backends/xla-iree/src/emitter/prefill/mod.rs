@@ -19,7 +19,6 @@ mod step;
 mod tiles;
 mod weights;
 
-use halfhitch_seam::model::{FeedForward, LayerSpec, NormKind, NormSpec, RopeLayout};
 use halfhitch_seam::{LayerWeight as W, Precision, WeightId};
 
 use self::embed::{embed, leave};
@@ -27,6 +26,7 @@ pub use self::step::step;
 use self::tiles::Grain;
 pub use self::tiles::TILE;
 use super::graph::{Source, layer_weight};
+use super::plain::plain;
 use super::resident::{Resident, group, single};
 use super::tiling::Profile;
 
@@ -35,32 +35,10 @@ pub fn suits(source: Source<'_>) -> bool {
     let mut layers = source.spec.layers.iter().enumerate();
     matches!(source.profile, Profile::LlvmCpu { .. })
         && embed::suits(&single(source, WeightId::Embedding))
-        && layers.all(|(layer, spec)| plain(spec) && in_tiles(source, layer))
-}
-
-fn plain(spec: &LayerSpec) -> bool {
-    let norm = |norm: &Option<NormSpec>| {
-        norm.is_some_and(|n| n.kind == NormKind::Rms && n.weight && !n.bias)
-    };
-    let a = &spec.attention;
-    let rope = a
-        .rope
-        .is_some_and(|r| r.layout == RopeLayout::HalfSplit && r.dims == a.head_dim);
-    let FeedForward::Gated(mlp) = &spec.feed_forward else {
-        return false;
-    };
-    norm(&spec.pre_attention)
-        && norm(&spec.pre_feed_forward)
-        && spec.post_attention.is_none()
-        && spec.post_feed_forward.is_none()
-        && spec.residual_scale == 1.0
-        && rope
-        && a.head_dim.is_multiple_of(2 * TILE)
-        && a.window.is_none()
-        && a.softcap.is_none()
-        && a.qk_norm.is_none()
-        && !a.output_bias
-        && !mlp.bias
+        && layers.all(|(layer, spec)| {
+            let heads = spec.attention.head_dim.is_multiple_of(2 * TILE);
+            plain(spec) && heads && in_tiles(source, layer)
+        })
 }
 
 /// Whether each of a layer's matrices can be put into tiles, and its parts be cut between them.
