@@ -11,7 +11,7 @@ PROMPT  := What is the capital of France?
 	bench bench-peers bench-1b
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 doctor: ## check what this machine has, and say how to get what is missing
 	@tests/tools/doctor.sh
