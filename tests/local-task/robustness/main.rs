@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod bench;
+mod memory;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
