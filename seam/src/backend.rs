@@ -76,7 +76,7 @@ pub trait ComputeBackend: Send + Sync {
     /// compiles no graphs.
     ///
     /// # Errors
-    /// Those of [`negotiate`](crate::negotiate); `NotFound` for a target that it does not know; what
+    /// Those of [`negotiate`](crate::negotiate); `InvalidInput` for a target that it does not know; what
     /// compiling says; `Cancelled`.
     fn graph(
         &self,

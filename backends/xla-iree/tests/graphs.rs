@@ -158,7 +158,7 @@ fn what_cannot_be_shown_is_refused_with_what_can() {
     let cases: &[(Change, ErrorCode, &str)] = &[
         (
             |r| r.target = Some("cuda:sm_90".into()),
-            ErrorCode::NotFound,
+            ErrorCode::InvalidInput,
             "cuda:sm_89",
         ),
         (

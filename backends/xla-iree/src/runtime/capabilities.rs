@@ -7,6 +7,7 @@ use halfhitch_seam::{
     ModelFeature, Precision, QuantSupport,
 };
 
+use super::defaults::preferred_first;
 use crate::compiler::Target;
 use crate::emitter::contraction::choice::supports;
 use crate::emitter::layout::PACKED_BITS;
@@ -47,7 +48,7 @@ pub fn quantization() -> Vec<QuantSupport> {
 pub fn on_target(device: DeviceInfo, memory: MemoryInfo, target: &Target) -> DeviceCapabilities {
     let mut own = capabilities(device, memory, Some(target.description.clone()));
     own.representations = supports(target.profile);
-    own.precisions.clone_from(&target.precisions);
+    own.precisions = preferred_first(&own.device.driver, target.precisions.clone());
     own.resident.clone_from(&target.resident);
     for support in &mut own.quantization {
         support.scale_dtypes.clone_from(&target.resident);

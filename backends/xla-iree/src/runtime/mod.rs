@@ -3,6 +3,7 @@
 mod backend;
 mod cache;
 pub mod capabilities;
+pub mod defaults;
 mod error;
 mod function;
 mod graph;
