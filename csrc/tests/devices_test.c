@@ -98,6 +98,16 @@ static void test_memory(hh_iree_device_t* device) {
   CHECK_EQ(after.allocated_bytes, before.allocated_bytes);
 }
 
+static void test_query(hh_iree_device_t* device) {
+  int64_t value = -1;
+  OK(hh_iree_device_query(device, "hal.device.id", "*", &value));
+  CHECK_EQ(value, 1);
+  FAILS(hh_iree_device_query(device, "no-such", "key", &value), HH_IREE_CODE_NOT_FOUND, "no-such");
+  CHECK_EQ(value, 0);
+  FAILS(hh_iree_device_query(device, NULL, "key", &value), HH_IREE_CODE_INVALID_ARGUMENT,
+        "category");
+}
+
 static int events;
 static void count_event(void* user_data, int32_t level, const char* text) {
   CHECK(user_data == &events);
@@ -163,6 +173,7 @@ int main(void) {
       hh_iree_device_t* device = test_device(runtime, "local-task", workers);
       test_smaller_struct(device);
       test_memory(device);
+      test_query(device);
       CHECK_EQ(hh_iree_device_import_alignment(device), 64);
       CHECK(hh_iree_device_shares_host_memory(device));
       hh_iree_device_free(device);

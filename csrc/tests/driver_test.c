@@ -204,6 +204,12 @@ int main(void) {
   hh_iree_device_t* device = open_by(runtime, driver, NULL);
   CHECK(!hh_iree_device_shares_host_memory(device));
   CHECK(hh_iree_device_import_alignment(device) >= 4096);
+  const char* vulkan[] = {"vulkan.device", "api_version"};
+  const char* cuda[] = {"cuda.device", "compute_capability_major"};
+  const char** key = strcmp(driver, "cuda") == 0 ? cuda : vulkan;
+  int64_t told = 0;
+  OK(hh_iree_device_query(device, key[0], key[1], &told));
+  CHECK(told > 0);
   test_uploads(device);
   test_calls(device);
   test_cache(device);

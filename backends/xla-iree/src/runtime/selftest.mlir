@@ -1,15 +1,16 @@
 // What a decode step is made of, small: a packed contraction, a softmax, a rotation, a row of a cache.
+// What stands in capitals is what a target reads: selftest.rs fills it in.
 module @selftest {
   func.func public @probe(
-      %words: tensor<16x2x32xui4>, %scales: tensor<16x2xf16>, %biases: tensor<16x2xf16>,
+      %words: WORDS, %scales: tensor<16x2xSCALE>, %biases: tensor<16x2xSCALE>,
       %x: tensor<2x32xf32>, %angles: tensor<16xf32>, %row: i32, %cache: tensor<?x16xf32>)
       -> (tensor<16xf32>, tensor<16xf32>, tensor<?x16xf32>) {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %lowest = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %q = stablehlo.convert %words : (tensor<16x2x32xui4>) -> tensor<16x2x32xf32>
-    %s1 = stablehlo.convert %scales : (tensor<16x2xf16>) -> tensor<16x2xf32>
+    UNPACK
+    %s1 = stablehlo.convert %scales : (tensor<16x2xSCALE>) -> tensor<16x2xf32>
     %s = stablehlo.broadcast_in_dim %s1, dims = [0, 1] : (tensor<16x2xf32>) -> tensor<16x2x32xf32>
-    %b1 = stablehlo.convert %biases : (tensor<16x2xf16>) -> tensor<16x2xf32>
+    %b1 = stablehlo.convert %biases : (tensor<16x2xSCALE>) -> tensor<16x2xf32>
     %b = stablehlo.broadcast_in_dim %b1, dims = [0, 1] : (tensor<16x2xf32>) -> tensor<16x2x32xf32>
     %xb = stablehlo.broadcast_in_dim %x, dims = [1, 2] : (tensor<2x32xf32>) -> tensor<16x2x32xf32>
     %qs = stablehlo.multiply %q, %s : tensor<16x2x32xf32>

@@ -6,13 +6,57 @@
 
 use bytes::Bytes;
 use half::f16;
-use halfhitch_seam::{Control, ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{Control, DType as ElementType, ErrorCode, SeamError, SeamResult};
 use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy, Program, ProgramSource};
 
 use super::error::seam_error;
 use crate::compiler::{Compiler, Target};
+use crate::emitter::Profile;
 
 const GRAPH: &str = include_str!("selftest.mlir");
+
+/// The packed values as nibbles.
+const NIBBLES: [&str; 2] = [
+    "tensor<16x2x32xui4>",
+    "%q = stablehlo.convert %words : (tensor<16x2x32xui4>) -> tensor<16x2x32xf32>",
+];
+
+/// The same bytes as whole words, which are all that some GPUs load.
+const WORDS: [&str; 2] = [
+    "tensor<16x8xui32>",
+    "%wide = stablehlo.broadcast_in_dim %words, dims = [0, 1] : (tensor<16x8xui32>) -> tensor<16x8x8xui32>
+    %at = stablehlo.constant dense<[0, 4, 8, 12, 16, 20, 24, 28]> : tensor<8xui32>
+    %shift = stablehlo.broadcast_in_dim %at, dims = [2] : (tensor<8xui32>) -> tensor<16x8x8xui32>
+    %low = stablehlo.shift_right_logical %wide, %shift : tensor<16x8x8xui32>
+    %mask = stablehlo.constant dense<15> : tensor<16x8x8xui32>
+    %bits = stablehlo.and %low, %mask : tensor<16x8x8xui32>
+    %value = stablehlo.convert %bits : (tensor<16x8x8xui32>) -> tensor<16x8x8xf32>
+    %q = stablehlo.reshape %value : (tensor<16x8x8xf32>) -> tensor<16x2x32xf32>",
+];
+
+/// What a target reads: packed values as nibbles or as words, scales in f16 or in f32.
+#[derive(Clone, Copy)]
+struct Reads {
+    nibbles: bool,
+    halves: bool,
+}
+
+impl Reads {
+    fn of(target: &Target) -> Self {
+        Self {
+            nibbles: !matches!(target.profile, Profile::Gpu { .. }),
+            halves: target.resident.contains(&ElementType::F16),
+        }
+    }
+
+    fn graph(self) -> String {
+        let [words, unpack] = if self.nibbles { NIBBLES } else { WORDS };
+        GRAPH
+            .replace("WORDS", words)
+            .replace("UNPACK", unpack)
+            .replace("SCALE", if self.halves { "f16" } else { "f32" })
+    }
+}
 const OUTPUTS: usize = 16;
 const GROUPS: usize = 2;
 const GROUP: usize = 32;
@@ -31,7 +75,8 @@ pub fn check(
     target: &Target,
     control: &Control<'_>,
 ) -> SeamResult<()> {
-    let modules = compiler.compile(&[GRAPH.to_owned()], target, control)?;
+    let reads = Reads::of(target);
+    let modules = compiler.compile(&[reads.graph()], target, control)?;
     let source = ProgramSource {
         modules: modules.into_iter().map(Bytes::from).collect(),
         parameters: Vec::new(),
@@ -39,7 +84,7 @@ pub fn check(
     // SAFETY: the module comes from the pinned compiler, directly or through the cache, which checks
     // its hash. It writes the cache alone, which is allocated, and nobody else uses it.
     let program = unsafe { Program::load(device, &source) }.map_err(seam_error)?;
-    let calls = run(device, &program).map_err(seam_error)?;
+    let calls = run(device, &program, reads).map_err(seam_error)?;
     for (call, got) in calls.iter().enumerate() {
         let (chances, rotated) = expected(call);
         judge("a softmax", &got.chances, &chances)?;
@@ -55,16 +100,32 @@ struct Got {
     cached: Vec<f32>,
 }
 
-fn run(device: &Device, program: &Program) -> halfhitch_xla_iree_sys::Result<Vec<Got>> {
+fn run(
+    device: &Device,
+    program: &Program,
+    reads: Reads,
+) -> halfhitch_xla_iree_sys::Result<Vec<Got>> {
     let up = |dtype, dims: &[usize], bytes: Vec<u8>| {
         Buffer::upload(device, dtype, dims, bytes.into(), Policy::Copy)
     };
     let weights = [OUTPUTS, GROUPS, GROUP];
     let mut probe = program.call("selftest.probe")?;
-    probe.set_buffer(0, &up(DType::U4, &weights, nibbles())?)?;
-    let halves = |of: fn(usize, usize) -> f16| per_group(of).flat_map(f16::to_le_bytes).collect();
-    probe.set_buffer(1, &up(DType::F16, &weights[..2], halves(scale))?)?;
-    probe.set_buffer(2, &up(DType::F16, &weights[..2], halves(bias))?)?;
+    let words = if reads.nibbles {
+        up(DType::U4, &weights, nibbles())
+    } else {
+        up(DType::U32, &[OUTPUTS, GROUPS * GROUP / 8], nibbles())
+    };
+    probe.set_buffer(0, &words?)?;
+    for (at, of) in [(1, scale as fn(usize, usize) -> f16), (2, bias)] {
+        let numbers = if reads.halves {
+            let bytes = per_group(of).flat_map(f16::to_le_bytes).collect();
+            up(DType::F16, &weights[..2], bytes)
+        } else {
+            let wide: Vec<f32> = per_group(of).map(f16::to_f32).collect();
+            up(DType::F32, &weights[..2], bytes(&wide))
+        };
+        probe.set_buffer(at, &numbers?)?;
+    }
     let mut cache = Buffer::allocate(device, DType::F32, &[CALLS, OUTPUTS])?;
     let mut got = Vec::new();
     for call in 0..CALLS {

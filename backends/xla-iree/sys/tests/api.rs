@@ -215,6 +215,14 @@ fn ranges_are_checked() {
 }
 
 #[test]
+fn a_driver_is_asked_by_its_own_keys() {
+    let device = device(1);
+    assert_eq!(device.query("hal.device.id", "*").unwrap(), Some(1));
+    assert_eq!(device.query("no-such", "key").unwrap(), None);
+    assert!(device.query("a NUL \0", "key").is_err());
+}
+
+#[test]
 fn memory_is_counted() {
     let device = device(1);
     let before = device.memory().unwrap();

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct Flow {
     /// Dispatches in it.
     pub dispatches: usize,
+    /// Dispatches that read packed words: three extents of 32 bits, rows first.
+    pub packed: usize,
     /// The largest result that is not an argument updated in place: bytes and type. Extents that are
     /// known when it runs count as 1.
     pub largest: (usize, String),
@@ -26,7 +28,8 @@ impl Flow {
                 continue;
             };
             flow.dispatches += 1;
-            let results = call.rsplit_once("->").map_or("", |(_, results)| results);
+            let (inputs, results) = call.rsplit_once("->").unwrap_or((call, ""));
+            flow.packed += usize::from(inputs.split("tensor<").any(packed));
             let mut parts = results.split("tensor<");
             let mut before = parts.next().unwrap_or_default();
             for part in parts {
@@ -46,12 +49,19 @@ impl Flow {
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, ty) = &self.largest;
-        write!(
-            f,
-            "{} dispatches, largest result {ty} ({bytes} bytes)",
-            self.dispatches
-        )
+        write!(f, "{} dispatches", self.dispatches)?;
+        if self.packed > 0 {
+            write!(f, " ({} read packed words)", self.packed)?;
+        }
+        write!(f, ", largest result {ty} ({bytes} bytes)")
     }
+}
+
+/// Whether `16x4x8xi32>...` is three extents of 32-bit words.
+fn packed(part: &str) -> bool {
+    let ty = part.split('>').next().unwrap_or_default();
+    let mut parts = ty.split('x');
+    parts.next_back() == Some("i32") && parts.filter(|p| p.parse::<usize>().is_ok()).count() == 3
 }
 
 /// Bytes of `16x64xf32`.
@@ -69,10 +79,10 @@ fn bytes(ty: &str) -> usize {
 #[test]
 fn dispatches_and_their_largest_result_are_read() {
     let text = "util.func public @other(%a) {\n %0 = flow.dispatch @o(%a) : (tensor<9xf32>) -> tensor<9xf32>\n}\n\
-        util.func public @step(%a) {\n %1 = flow.dispatch @d[%c](%a) : (tensor<8x4xui32>) -> tensor<8xf16>\n \
+        util.func public @step(%a) {\n %1 = flow.dispatch @d[%c](%a) : (tensor<8x4x2xi32>) -> tensor<8xf16>\n \
         %2:2 = flow.dispatch @e(%1, %a) : (tensor<8xf16>) -> (%a as tensor<?x64xf32>{%c}, tensor<?x5xi32>{%c})\n \
         %3 = flow.dispatch.tie_shape %a : tensor<99xf32>\n}\n";
     let flow = Flow::of(text, "step");
-    assert_eq!(flow.dispatches, 2);
+    assert_eq!((flow.dispatches, flow.packed), (2, 1));
     assert_eq!(flow.largest, (20, "?x5xi32".into()));
 }

@@ -28,7 +28,8 @@ Examples:
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 Environment: HALFHITCH_MODELS (a folder of models, after ./models), HALFHITCH_CACHE_DIR (cache, else
 in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH
-(folders of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), NO_COLOR.";
+(folders of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), HALFHITCH_IREE_TARGET (what
+it makes code for, such as cuda:sm_80), NO_COLOR.";
 
 /// Run language models from quantised checkpoints, on any compute backend.
 #[derive(Debug, Parser)]
