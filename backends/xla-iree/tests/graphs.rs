@@ -159,7 +159,7 @@ fn what_cannot_be_shown_is_refused_with_what_can() {
         (
             |r| r.target = Some("cuda:sm_90".into()),
             ErrorCode::InvalidInput,
-            "cuda:sm_89",
+            "sm_89",
         ),
         (
             |r| r.stats_at = Some(1024),
