@@ -14,7 +14,7 @@
 //! | [`sampling`] | from logits to a token |
 //! | [`engine`] | opening a model on a backend and generating |
 //! | [`gate`] | a backend's logits against a trusted one's |
-//! | [`bench`] | how fast models run, and how near that is to what memory allows |
+//! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
 //! | [`cli`] | the command line |
 

@@ -48,7 +48,8 @@ pub struct PromptSet {
 pub enum PromptSource<'a> {
     /// The built-in set; random tokens where the model has no tokenizer.
     BuiltIn,
-    /// A text file; see [`parse`] for its form.
+    /// A text file: one prompt, or several, each after a line `=== NAME`, or `=== chat: NAME` for one that
+    /// goes through the chat template.
     Text(&'a Path),
     /// A file of token ids: a line a prompt, ids apart by commas or spaces.
     Tokens(&'a Path),

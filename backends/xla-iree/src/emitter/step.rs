@@ -81,7 +81,7 @@ pub fn step(source: Source<'_>, shape: Shape) -> (String, Signature) {
     run(Function::new(source, shape.name()), shape)
 }
 
-/// The name of [`tapped`]'s function.
+/// The name of `tapped`'s function.
 pub fn tapped_name(rows: usize) -> String {
     format!("tapped_{rows}")
 }

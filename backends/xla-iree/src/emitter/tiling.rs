@@ -63,7 +63,7 @@ impl fmt::Display for Tiling {
 impl Profile {
     /// The contraction of `rows` rows of activations with `blocks` blocks of words: loops over block, row, group, word.
     ///
-    /// Several blocks at a time, as [`Share`] says, so that the memory is read at several places at once:
+    /// Several blocks at a time, as `Share` says, so that the memory is read at several places at once:
     /// a stream begins anew at each page, and while one waits the others run. A word at a time: four at
     /// once spill registers and are four times slower.
     ///
