@@ -39,12 +39,13 @@ pub fn graph(
         StepShape::Chunk(rows) => Shape::Chunk { rows },
         StepShape::Decode => Shape::Chunk { rows: 1 },
     };
+    let each = per_lane(shape);
     let wishes = PlanRequest {
         sequences: request.wishes.sequences.max(shape.lanes()),
         ..request.wishes
     };
     let plan = negotiate(model, &request.weights, capabilities, &wishes)?;
-    let (first, each) = (request.stats_at.unwrap_or(0), per_lane(shape));
+    let first = request.stats_at.unwrap_or(0);
     if first.checked_add(each).is_none_or(|end| end > plan.context) {
         return Err(SeamError::invalid_input(format!(
             "{each} tokens at position {first} are over the context of {}",
@@ -57,13 +58,18 @@ pub fn graph(
         plan: &plan,
         profile: target.profile,
     };
+    // What a session runs for a chunk of so many tokens.
+    let shape = match shape {
+        Shape::Chunk { rows: 2.. } if emitter::in_tiles(source) => Shape::Tiles,
+        other => other,
+    };
     let Module { text, .. } = emitter::module(source, shape);
     let stats = match request.stats_at {
         None => None,
         Some(position) => {
             let compiler = Compiler::open(options, control)?;
             let phases = compiler.phases(&text, target, control)?;
-            Some(count(model, &text, &phases, shape, position))
+            Some(count(model, &text, &phases, shape, (position, each)))
         }
     };
     Ok(GraphReport {
@@ -84,16 +90,18 @@ fn count(
     text: &str,
     phases: &stats::Phases,
     shape: Shape,
-    position: usize,
+    (position, each): (usize, usize),
 ) -> GraphStats {
     let rows = match shape {
         Shape::Batch { .. } => Rows::All,
         Shape::Chunk { .. } | Shape::Tiles => Rows::One,
     };
     let functions = [shape.name(), reading_name(shape, rows, Reading::Choice)];
-    let ends = position.saturating_add(per_lane(shape));
+    let tiles = (shape == Shape::Tiles).then(|| each.div_ceil(TILE));
+    let ends = position.saturating_add(tiles.map_or(each, |n| n * TILE));
     let moment = Moment {
         position,
+        tiles,
         capacity: capacity_for(ends, usize::MAX),
     };
     let matrices = model.expected_weights().into_iter();

@@ -30,6 +30,9 @@ pub struct Phases {
 pub struct Moment {
     /// Tokens that each sequence holds before it; what every number among the arguments is.
     pub position: usize,
+    /// Tiles of tokens, where the step takes any number of them: what the first number among the arguments
+    /// of the first function is.
+    pub tiles: Option<usize>,
     /// Capacity of caches; what every extent that arguments bring along is.
     pub capacity: usize,
 }
@@ -167,10 +170,13 @@ impl Count<'_> {
                 let end = rest.find('(').unwrap_or(rest.len());
                 inside = functions.iter().any(|name| *name == rest[..end]);
                 numbers = Numbers::default();
+                let mut tiles = moment
+                    .tiles
+                    .filter(|_| functions.first().is_some_and(|f| *f == rest[..end]));
                 let arguments = bracketed(&rest[end..]).map_or("", |(list, _)| list);
                 for argument in list(arguments) {
                     if let Some((name, "i32")) = without_location(argument).split_once(": ") {
-                        numbers.set(name, moment.position as u64);
+                        numbers.set(name, tiles.take().unwrap_or(moment.position) as u64);
                     }
                 }
                 continue;

@@ -18,6 +18,7 @@ fn phases() -> Phases {
 fn count(phases: &Phases, functions: &[&str], position: usize) -> GraphStats {
     let functions: Vec<String> = functions.iter().map(ToString::to_string).collect();
     let moment = Moment {
+        tiles: None,
         position,
         capacity: 256,
     };

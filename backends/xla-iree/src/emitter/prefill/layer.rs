@@ -98,6 +98,7 @@ pub fn layer(
     };
     let (grain, a) = (shared.grain, &spec.attention);
     let rotation = shared.rotation(&mut f.b, rope, table);
+    f.b.layer_section(layer, "norm");
     let h = normed(
         f,
         grain,
@@ -105,6 +106,7 @@ pub fn layer(
         &before,
         layer_weight(layer, W::PreAttentionNorm),
     );
+    f.b.layer_section(layer, "attention");
     let [q, k, v] = project(f, grain, layer, [W::Query, W::Key, W::Value], &h, None);
     let biases = [W::QueryBias, W::KeyBias, W::ValueBias]
         .map(|weight| a.qkv_bias.then(|| f.vector(layer_weight(layer, weight))));
@@ -115,6 +117,7 @@ pub fn layer(
     let stored: Elem = f.source.plan.kv_dtype.into();
     let mixed = attention::attend(b, &shared.context, a, stored, [&q, &k, &v], cache);
     let [x] = project(f, grain, layer, [W::Output], &mixed, Some(x));
+    f.b.layer_section(layer, "norm");
     let h = normed(
         f,
         grain,
@@ -122,6 +125,7 @@ pub fn layer(
         &between,
         layer_weight(layer, W::PreFeedForwardNorm),
     );
+    f.b.layer_section(layer, "feed-forward");
     let [gate, up] = project(f, grain, layer, [W::Gate, W::Up], &h, None);
     let wide = gated(&mut f.b, grain, &gate, &up, mlp);
     let [x] = project(f, grain, layer, [W::Down], &wide, Some(&x));
