@@ -18,8 +18,8 @@ pub enum Profile {
     LlvmCpu {
         /// Threads that run at once, at most.
         threads: usize,
-        /// Whether a product of bf16 pairs takes no longer than one of f32: AMD's AVX-512 does twice as
-        /// many of them, Intel's half as many (measured; see ADR 0014).
+        /// Whether a product of bf16 pairs is taken to be faster than one of f32. On an Intel processor it
+        /// was measured to be slower; that it is faster on AMD's is assumed, not measured (ADR 0014).
         bf16_pairs: bool,
     },
     /// A GPU by IREE's `cuda`, `vulkan-spirv`, `metal-spirv` or `rocm`. Packed weights are whole words,

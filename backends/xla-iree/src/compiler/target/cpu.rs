@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_fast_where_they_were_measured_to_be() {
+    fn pairs_are_taken_to_be_fast_on_amd_alone() {
         let cpu = |vendor, flags| {
             let text = format!("vendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n");
             describe("x86_64", &text).bf16_pairs
