@@ -33,7 +33,7 @@ plugins: setup iree-runtime ## build the IREE backend's plugins, optimised
 	cargo build --release --locked -p halfhitch-xla-iree-local-task -p halfhitch-xla-iree-local-sync
 	@tests/tools/install-plugins.sh release local-task local-sync
 
-plugins-cuda plugins-vulkan plugins-metal: plugins-%: setup ## the same, on a driver for GPUs (metal: on macOS)
+plugins-cuda plugins-vulkan plugins-metal: plugins-%: iree-runtime-% setup ## the same, on a driver for GPUs (metal: on macOS)
 	@tests/tools/build-plugin.sh release $*
 
 model: setup ## fetch and import the small real model into models/smollm2-135m (93 MB)

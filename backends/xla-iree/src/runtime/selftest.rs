@@ -25,8 +25,8 @@ const NIBBLES: [&str; 2] = [
 const WORDS: [&str; 2] = [
     "tensor<16x8xui32>",
     "%wide = stablehlo.broadcast_in_dim %words, dims = [0, 1] : (tensor<16x8xui32>) -> tensor<16x8x8xui32>
-    %at = stablehlo.constant dense<[0, 4, 8, 12, 16, 20, 24, 28]> : tensor<8xui32>
-    %shift = stablehlo.broadcast_in_dim %at, dims = [2] : (tensor<8xui32>) -> tensor<16x8x8xui32>
+    %starts = stablehlo.constant dense<[0, 4, 8, 12, 16, 20, 24, 28]> : tensor<8xui32>
+    %shift = stablehlo.broadcast_in_dim %starts, dims = [2] : (tensor<8xui32>) -> tensor<16x8x8xui32>
     %low = stablehlo.shift_right_logical %wide, %shift : tensor<16x8x8xui32>
     %mask = stablehlo.constant dense<15> : tensor<16x8x8xui32>
     %bits = stablehlo.and %low, %mask : tensor<16x8x8xui32>
@@ -268,6 +268,25 @@ mod tests {
         let halves = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
         assert!(judge("a softmax", &halves(&a), &c).is_err());
         assert!(judge("a rotation", &halves(&b), &d).is_err());
+    }
+
+    #[test]
+    fn every_target_gets_a_whole_graph() {
+        for (nibbles, halves) in [(false, false), (false, true), (true, false), (true, true)] {
+            let text = Reads { nibbles, halves }.graph();
+            for gap in ["WORDS", "UNPACK", "SCALE"] {
+                assert!(!text.contains(gap), "{gap} is left");
+            }
+            let mut names: Vec<&str> = text
+                .lines()
+                .filter_map(|line| Some(line.trim().strip_prefix('%')?.split_once(" =")?.0))
+                .collect();
+            let all = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), all, "a name is given twice");
+            assert!(names.contains(&"q"));
+        }
     }
 
     #[test]
