@@ -24,5 +24,3 @@ else
     cargo test --locked --workspace --all-targets --no-fail-fast "$@"
 fi
 cargo test --quiet --locked --workspace --doc
-say "test: Vulkan"
-tests/tools/test-vulkan.sh
