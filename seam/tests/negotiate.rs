@@ -141,6 +141,9 @@ fn left_alone_the_device_decides() {
     // Two layers, keys and values, 2 heads of 16, f32.
     assert_eq!(plan.memory.kv_per_token, 2 * 2 * 32 * 4);
     assert_eq!(plan.memory.kv_full, plan.memory.kv_per_token * 256);
+    let heads = model.layers[0].attention.heads as u64;
+    let chunk = plan.prefill_chunk as u64;
+    assert_eq!(plan.memory.scores_full, 2 * 4 * heads * chunk * 256);
     assert_eq!(
         plan.memory.weights,
         plan.weights.iter().map(|w| w.bytes).sum::<u64>()

@@ -18,6 +18,10 @@ pub struct MemoryEstimate {
     pub kv_full: u64,
     /// Activations of the largest step.
     pub workspace: u64,
+    /// Attention scores, and what the softmax makes of them, of the widest layer for the last full chunk
+    /// of a prompt at full context. They grow with the context.
+    #[serde(default)]
+    pub scores_full: u64,
 }
 
 impl MemoryEstimate {
@@ -48,6 +52,8 @@ impl MemoryEstimate {
             })
             .max()
             .unwrap_or(0);
+        let heads = model.layers.iter().map(|l| l.attention.heads).max();
+        let scores = [2 * size_of::<f32>(), heads.unwrap_or(0), chunk, context];
         Self {
             weights,
             kv_per_token,
@@ -55,6 +61,9 @@ impl MemoryEstimate {
                 .saturating_mul(context as u64)
                 .saturating_mul(sequences as u64),
             workspace: 4 * ((chunk as u64).saturating_mul(widest as u64) + model.vocab_size as u64),
+            scores_full: scores
+                .into_iter()
+                .fold(1, |all, n| all.saturating_mul(n as u64)),
         }
     }
 
@@ -63,9 +72,11 @@ impl MemoryEstimate {
         self.weights.saturating_add(self.workspace)
     }
 
-    /// Everything with full caches.
+    /// Everything with full caches, while a long prompt runs.
     pub const fn total(&self) -> u64 {
-        self.at_start().saturating_add(self.kv_full)
+        self.at_start()
+            .saturating_add(self.kv_full)
+            .saturating_add(self.scores_full)
     }
 }
 
@@ -73,11 +84,12 @@ impl fmt::Display for MemoryEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "memory      {} weights + {} workspace + {} cache a token ({} at full context)",
+            "memory      {} weights + {} workspace + {} cache a token ({} at full context, where a prompt's scores take {})",
             Size(self.weights),
             Size(self.workspace),
             Size(self.kv_per_token),
-            Size(self.kv_full)
+            Size(self.kv_full),
+            Size(self.scores_full)
         )
     }
 }
