@@ -13,7 +13,7 @@ fmt() { cargo fmt --all --check; }
 clippy() {
     need_cc
     csrc/build-runtime.sh build
-    cargo clippy --locked --workspace --all-targets -- -D warnings
+    cargo clippy --locked --workspace --all-targets --features halfhitch-vulkan-tests/device -- -D warnings
 }
 
 docs() {

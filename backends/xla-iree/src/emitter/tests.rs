@@ -184,6 +184,9 @@ const CPU: Profile = Profile::LlvmCpu {
     bf16_pairs: true,
 };
 
+const GPU: Profile = Profile::Gpu { unified: false };
+const UNIFIED: Profile = Profile::Gpu { unified: true };
+
 const SHAPES: [Shape; 3] = [
     Shape::Chunk { rows: 1 },
     Shape::Chunk { rows: 16 },
@@ -228,7 +231,7 @@ fn text_and_signatures_are_the_same_every_time() {
 fn a_step_and_its_readings_take_every_weight_once() {
     for (name, spec) in models() {
         for (form, matrix, precision) in forms() {
-            for profile in [Profile::Portable, CPU] {
+            for profile in [Profile::Portable, CPU, GPU, UNIFIED] {
                 let plan = plan(&spec, matrix, precision);
                 let source = on(profile, &spec, &plan);
                 let module = module(source, Shape::Chunk { rows: 16 });
@@ -256,7 +259,7 @@ fn a_step_and_its_readings_take_every_weight_once() {
 fn every_weight_of_a_plan_is_resident_once() {
     for (name, spec) in models() {
         for (form, matrix, precision) in forms() {
-            for profile in [Profile::Portable, CPU] {
+            for profile in [Profile::Portable, CPU, GPU, UNIFIED] {
                 let plan = plan(&spec, matrix, precision);
                 let mut ids: Vec<_> = resident::residents(on(profile, &spec, &plan))
                     .into_iter()
@@ -355,6 +358,32 @@ fn packed_decode_on_a_cpu_reads_each_joined_weight_in_one_tiled_contraction() {
 }
 
 #[test]
+fn gpus_read_packed_weights_as_whole_words_and_join_those_of_one_input() {
+    let spec = llama();
+    for bits in [2, 4, 8] {
+        let plan = plan(&spec, affine(bits, DType::F16), Precision::F32);
+        for (profile, matrices) in [(GPU, 4), (UNIFIED, 7)] {
+            let source = on(profile, &spec, &plan);
+            for shape in SHAPES {
+                let text = module(source, shape).text;
+                assert!(
+                    !text.contains("xui4>") && !text.contains("xui8>"),
+                    "{bits} bits"
+                );
+            }
+            let (decode, signature) = step::step(source, Shape::Chunk { rows: 1 });
+            assert!(!decode.contains("dot_general"));
+            // The embedding, and the matrices of two layers.
+            let words = signature.arguments.iter().filter(|slot| {
+                let part = layout::WeightPart::Words;
+                matches!(slot.role, Role::Weight { part: p, .. } if p == part)
+            });
+            assert_eq!(words.count(), 1 + 2 * matrices);
+        }
+    }
+}
+
+#[test]
 fn layers_that_are_not_plain_decode_the_general_way() {
     let spec = everything();
     let plan = plan(&spec, affine(4, DType::F16), Precision::F32);
@@ -395,6 +424,7 @@ fn goldens() {
             SHAPES[0],
         ),
         ("llama-q4-decode-cpu", CPU, affine(4, DType::F16), SHAPES[0]),
+        ("llama-q4-decode-gpu", GPU, affine(4, DType::F16), SHAPES[0]),
         ("llama-q8-chunk-cpu", CPU, affine(8, DType::BF16), SHAPES[1]),
         ("llama-bf16-batch", portable, dense(DType::BF16), SHAPES[2]),
     ] {
