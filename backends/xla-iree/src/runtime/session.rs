@@ -3,25 +3,25 @@
 //! A sequence's length changes only when a whole call has succeeded. What a failed or cancelled call
 //! left in a cache lies past the length, where it is overwritten before it is read.
 
+mod decode;
+mod prefill;
 mod tap;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use halfhitch_seam::model::RopeSpec;
 use halfhitch_seam::{
-    CancelToken, Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, LogitsRequest,
-    ModelSpec, NoObserver, OutputRequest, SeamError, SeamResult, SequenceId, Session, Stage,
-    StepOutput, Tap, TokenId,
+    Control, DecodeStep, DeviceSampler, ErrorCode, ExecutionPlan, ModelSpec, OutputRequest,
+    SeamError, SeamResult, SequenceId, Session, StepOutput, Tap, TokenId,
 };
 use halfhitch_xla_iree_sys::{Buffer, DType, Device, Policy};
 
 use super::cache::{Cache, capacity_for};
 use super::error::seam_error;
-use super::outputs;
-use super::steps::{Cut, Piece, Steps, next_batch};
+use super::steps::{Cut, Steps, next_batch};
 use super::upload::Uploaded;
 use crate::emitter::layout::Role;
-use crate::emitter::{Reading, Rows, Shape, TILE, rope};
+use crate::emitter::{Reading, Rows, Shape, rope};
 
 struct Sequence {
     len: usize,
@@ -253,151 +253,6 @@ impl XlaIreeSession {
     fn load(&mut self, shapes: &[Shape], control: &Control<'_>) -> SeamResult<()> {
         self.steps
             .load(&self.device, &self.model, &self.plan, shapes, control)
-    }
-
-    fn prefill_chunks(
-        &mut self,
-        id: SequenceId,
-        tokens: &[TokenId],
-        output: OutputRequest,
-        control: &Control<'_>,
-    ) -> SeamResult<StepOutput> {
-        control.cancel.check()?;
-        let start = self.sequence(id)?.len;
-        let vocabulary = self.model.vocab_size;
-        let mut out = StepOutput::default();
-        if output.logits == LogitsRequest::All {
-            let size = tokens.len().saturating_mul(vocabulary);
-            out.logits.try_reserve_exact(size).map_err(|_| {
-                SeamError::new(
-                    ErrorCode::OutOfMemory,
-                    format!("no memory for logits of {} positions", tokens.len()),
-                )
-                .hint("ask for the last position's, or prefill in parts")
-            })?;
-        }
-        self.load(&self.cut.shapes(tokens.len()), control)?;
-        let mut done = 0;
-        while done < tokens.len() {
-            let left = &tokens[done..];
-            let Piece { shape, rows, used } = self.cut.next(left.len());
-            self.reserve(id, start + done, rows)?;
-            let mut padded = left[..used].to_vec();
-            padded.resize(rows, left[used - 1]);
-            let lane = LaneStart {
-                sequence: id,
-                position: start + done,
-            };
-            let ran = self.run(shape, &[lane], &padded)?;
-            done += used;
-            if output.logits == LogitsRequest::All {
-                self.read_all(shape, &ran, used, &mut out)?;
-            }
-            if done == tokens.len() {
-                self.read_last(shape, &ran, used - 1, output, &mut out)?;
-            }
-            control.progress(Stage::Prefill, done as u64, tokens.len() as u64);
-            control.cancel.check()?;
-        }
-        Ok(out)
-    }
-
-    /// Adds the logits of the first `used` rows to `out`.
-    fn read_all(
-        &mut self,
-        shape: Shape,
-        ran: &Ran,
-        used: usize,
-        out: &mut StepOutput,
-    ) -> SeamResult<()> {
-        let (rows, each) = match shape {
-            Shape::Tiles => (Rows::Tile, TILE),
-            _ => (Rows::All, used),
-        };
-        let row = self.model.vocab_size * size_of::<f32>();
-        for first in (0..used).step_by(each) {
-            let bytes = self.read(shape, ran, (rows, first), Reading::Logits)?;
-            let wanted = &bytes[..each.min(used - first) * row];
-            out.logits.extend(outputs::logits(wanted)?);
-        }
-        Ok(())
-    }
-
-    /// Adds what was asked for of one row to `out`, which already has all logits if those were.
-    fn read_last(
-        &mut self,
-        shape: Shape,
-        ran: &Ran,
-        row: usize,
-        output: OutputRequest,
-        out: &mut StepOutput,
-    ) -> SeamResult<()> {
-        let wants_logits = output.logits == LogitsRequest::Last || output.top_logprobs > 0;
-        let vocabulary = self.model.vocab_size;
-        // Also where nothing was asked for: a broken model is told at once.
-        if output.sample.is_some() || (!wants_logits && output.logits == LogitsRequest::None) {
-            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Choice)?;
-            let token = outputs::choices(&bytes, vocabulary)?.first().copied();
-            out.token = token.filter(|_| output.sample.is_some());
-        }
-        if output.logits == LogitsRequest::All {
-            let last = &out.logits[out.logits.len() - vocabulary..];
-            out.top_logprobs = outputs::top_logprobs(last, output.top_logprobs as usize);
-        } else if wants_logits {
-            let bytes = self.read(shape, ran, (Rows::One, row), Reading::Logits)?;
-            let logits = outputs::logits(&bytes)?;
-            out.top_logprobs = outputs::top_logprobs(&logits, output.top_logprobs as usize);
-            if output.logits == LogitsRequest::Last {
-                out.logits = logits;
-            }
-        }
-        Ok(())
-    }
-
-    fn decode_group(
-        &mut self,
-        shape: Shape,
-        group: &[DecodeStep],
-        output: OutputRequest,
-    ) -> SeamResult<Vec<StepOutput>> {
-        let cancel = CancelToken::new();
-        let control = Control {
-            cancel: &cancel,
-            observer: &NoObserver,
-        };
-        self.load(&[shape], &control)?;
-        let mut lanes = Vec::with_capacity(group.len());
-        for step in group {
-            let position = self.sequence(step.sequence)?.len;
-            self.reserve(step.sequence, position, 1)?;
-            lanes.push(LaneStart {
-                sequence: step.sequence,
-                position,
-            });
-        }
-        let tokens: Vec<TokenId> = group.iter().map(|step| step.token).collect();
-        let ran = self.run(shape, &lanes, &tokens)?;
-        let vocabulary = self.model.vocab_size;
-        let mut outs = vec![StepOutput::default(); group.len()];
-        let wants_logits = output.logits != LogitsRequest::None || output.top_logprobs > 0;
-        if output.sample.is_some() || !wants_logits {
-            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Choice)?;
-            let tokens = outputs::choices(&bytes, vocabulary)?;
-            for (out, token) in outs.iter_mut().zip(tokens) {
-                out.token = output.sample.map(|_| token);
-            }
-        }
-        if wants_logits {
-            let bytes = self.read(shape, &ran, (Rows::All, 0), Reading::Logits)?;
-            let logits = outputs::logits(&bytes)?;
-            for (out, row) in outs.iter_mut().zip(logits.chunks_exact(vocabulary)) {
-                out.top_logprobs = outputs::top_logprobs(row, output.top_logprobs as usize);
-                if output.logits != LogitsRequest::None {
-                    out.logits = row.to_vec();
-                }
-            }
-        }
-        Ok(outs)
     }
 }
 
