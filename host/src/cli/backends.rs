@@ -23,6 +23,7 @@ pub const fn state_name(state: State) -> &'static str {
     match state {
         State::Ready => "ready",
         State::NoDevice => "no device",
+        State::Unavailable => "unavailable",
         State::Failed => "failed",
     }
 }

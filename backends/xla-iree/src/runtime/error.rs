@@ -32,7 +32,7 @@ fn without_place(line: &str) -> &str {
 pub fn seam_error(error: Error) -> SeamError {
     let code = match error.code {
         Code::ResourceExhausted => ErrorCode::OutOfMemory,
-        Code::NotFound => ErrorCode::NotFound,
+        Code::NotFound | Code::Unavailable => ErrorCode::NotFound,
         Code::Cancelled => ErrorCode::Cancelled,
         _ => ErrorCode::Backend,
     };
