@@ -8,7 +8,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 out="$here/../.cache/csrc-tests"
 cc="${CC:-cc}"
-tests=(devices buffers programs)
+tests=(devices buffers programs calls)
 mkdir -p "$out"
 
 compile="$("$here/build-runtime.sh" compiler)"
