@@ -8,7 +8,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 out="$here/../.cache/csrc-tests"
 cc="${CC:-cc}"
-tests=(devices buffers programs)
+tests=(devices buffers programs calls)
 mkdir -p "$out"
 
 compile="$("$here/build-runtime.sh" compiler)"
@@ -35,10 +35,11 @@ modules() {
   export HH_TEST_MODULES="$folder"
 }
 
-warnings=(-std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -g)
+# A function that is neither static nor declared in a header would be exported.
+warnings=(-std=c11 -D_GNU_SOURCE -Wall -Wextra -Wmissing-prototypes -Werror -g)
 # build FOLDER TESTS FLAGS...: the shim and the tests, against the runtime in use.
 build() {
-  local folder="$1" test item defines libs given
+  local folder="$1" test item source object defines libs given objects=()
   read -ra chosen <<<"$2"
   shift 2
   mkdir -p "$folder"
@@ -49,10 +50,14 @@ build() {
   IFS=',' read -ra given <<<"${runtime[libs]},${runtime[system_libs]}"
   for item in "${given[@]}"; do libs+=("-l$item"); done
   # IREE's headers do not pass -Wextra; they are system headers here.
-  "$cc" "${warnings[@]}" "$@" "${defines[@]}" -isystem "${runtime[include]}" \
-    -c "$here/xla_iree.c" -o "$folder/xla_iree.o"
+  for source in "$here"/xla_iree/*.c; do
+    object="$folder/$(basename "$source" .c).o"
+    "$cc" "${warnings[@]}" "$@" "${defines[@]}" -isystem "${runtime[include]}" -I"$here" \
+      -c "$source" -o "$object"
+    objects+=("$object")
+  done
   for test in "${chosen[@]}"; do
-    "$cc" "${warnings[@]}" "$@" -I"$here" "$here/tests/${test}_test.c" "$folder/xla_iree.o" \
+    "$cc" "${warnings[@]}" "$@" -I"$here" "$here/tests/${test}_test.c" "${objects[@]}" \
       "${libs[@]}" -o "$folder/${test}_test"
   done
 }

@@ -1,7 +1,7 @@
 // A small C interface over the IREE runtime: devices, programs, buffers, calls.
 //
-// This header is all that the rest of Halfhitch sees of IREE; xla_iree.c is the only file that
-// includes IREE's own headers.
+// This header is all that the rest of Halfhitch sees of IREE. The files in xla_iree/ implement it, and
+// they alone include IREE's own headers.
 //
 // Conventions, which hold wherever a function does not say otherwise:
 //
@@ -250,11 +250,11 @@ typedef struct hh_iree_upload_t {
 
 // Makes a buffer with the given content.
 //
-// The memory must stay valid and unchanged until `release` is called: exactly once, whatever
-// happens: before this returns when it was copied or failed, and when the last user of the buffer is
-// gone when it was imported. A driver's queue is a user, too: there the callback may come from a
-// thread of the driver's, a moment after the last handle was freed. (With a NULL `upload` or a zero `struct_size` there is nothing to call.)
-// hh_iree_buffer_origin tells which.
+// The memory must stay valid and unchanged until `release` is called. That happens exactly once:
+// before this returns, when it was copied or failed; when the last user of the buffer is gone, when
+// it was imported. hh_iree_buffer_origin tells which. A driver's queue is a user, too: there the
+// callback may come from a thread of the driver's, a moment after the last handle was freed. With a
+// NULL `upload` or a `struct_size` of zero there is nothing to call.
 //
 // TRAP: a program may update its arguments in place. Give no argument that a program updates memory
 // that is mapped read-only: `writable` is checked by host-side writes, not by compiled code.

@@ -131,6 +131,21 @@ static inline hh_iree_buffer_t* test_upload(hh_iree_device_t* device, int32_t dt
   return buffer;
 }
 
+// Checks that result `result` of an invoked call is these f32 values, at most 64.
+static inline void test_expect_f32(hh_iree_call_t* call, size_t result, const float* expected,
+                                   size_t count) {
+  hh_iree_buffer_t* buffer = NULL;
+  float back[64];
+  CHECK(count <= 64);
+  OK(hh_iree_call_result_buffer(call, result, &buffer));
+  CHECK_EQ(hh_iree_buffer_dtype(buffer), HH_IREE_DTYPE_F32);
+  CHECK_EQ(hh_iree_buffer_byte_length(buffer), count * 4);
+  CHECK_EQ(hh_iree_buffer_origin(buffer), HH_IREE_ORIGIN_RESULT);
+  OK(hh_iree_buffer_read(buffer, 0, back, count * 4));
+  for (size_t i = 0; i < count; ++i) CHECK_NEAR(back[i], expected[i]);
+  hh_iree_buffer_free(buffer);
+}
+
 // Counts releases; for hh_iree_release_fn_t.
 static inline void test_count_release(void* user_data) { ++*(int*)user_data; }
 

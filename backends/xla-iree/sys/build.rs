@@ -43,8 +43,9 @@ fn build() -> Result<(), String> {
     ] {
         println!("cargo::rerun-if-env-changed={name}");
     }
+    // Of a folder, cargo watches all the files.
     for name in [
-        "xla_iree.c",
+        "xla_iree",
         "xla_iree.h",
         "build_runtime.py",
         "runtime/CMakeLists.txt",
@@ -145,7 +146,8 @@ fn read_runtime(prefix: PathBuf) -> Result<Runtime, String> {
 fn compile_shim(csrc: &Path, runtime: &Runtime) -> Result<(), String> {
     let mut build = cc::Build::new();
     build
-        .file(csrc.join("xla_iree.c"))
+        .files(shim_sources(csrc)?)
+        .include(csrc)
         .std("c11")
         .warnings(true)
         .extra_warnings(true);
@@ -165,7 +167,23 @@ fn compile_shim(csrc: &Path, runtime: &Runtime) -> Result<(), String> {
     build.define("HH_IREE_VERSION", format!("\"{version}\"").as_str());
     build
         .try_compile("halfhitch_xla_iree")
-        .map_err(|error| format!("csrc/xla_iree.c: {error}"))
+        .map_err(|error| format!("csrc/xla_iree: {error}"))
+}
+
+/// The C files of the shim, in an order that does not change from build to build.
+fn shim_sources(csrc: &Path) -> Result<Vec<PathBuf>, String> {
+    let folder = csrc.join("xla_iree");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let entries = std::fs::read_dir(&folder).map_err(failed)?;
+    let mut sources = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            sources.push(path);
+        }
+    }
+    sources.sort_unstable();
+    Ok(sources)
 }
 
 fn link(runtime: &Runtime) {
