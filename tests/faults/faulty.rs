@@ -66,13 +66,61 @@ pub enum Fault {
     HidesTaps,
     /// Intermediate results are those of other tokens.
     TapsOtherTokens,
+    /// Memory of a session's is never given back.
+    Leaks,
+    /// A long prompt holds on to memory, and where there is none the process ends.
+    AbortsWithoutMemory,
+    /// A session works on the thread alone that it was opened on.
+    OneThread,
+    /// A step's token lies where those of all sessions do.
+    SharesState,
 }
+
+impl Fault {
+    /// Every fault that can be asked for, by name.
+    pub const NAMED: &[(&str, Self)] = &[
+        ("position-after-truncate", Self::PositionAfterTruncate),
+        ("truncate-does-nothing", Self::TruncateDoesNothing),
+        ("other-sequence", Self::OtherSequence),
+        ("stale-logits", Self::StaleLogits),
+        ("dropped-token", Self::DroppedToken),
+        ("token-from-nan", Self::TokenFromNan),
+        ("nan-logits", Self::NanLogits),
+        ("second-best-token", Self::SecondBestToken),
+        ("raw-logprobs", Self::RawLogprobs),
+        ("first-row-for-all", Self::FirstRowForAll),
+        ("logits-unasked", Self::LogitsUnasked),
+        ("cancel-leaves-tokens", Self::CancelLeavesTokens),
+        ("ignores-cancel", Self::IgnoresCancel),
+        ("fills-context", Self::FillsContext),
+        ("reuses-ids", Self::ReusesIds),
+        ("clamps-tokens", Self::ClampsTokens),
+        ("accepts-duplicates", Self::AcceptsDuplicates),
+        ("accepts-empty", Self::AcceptsEmpty),
+        ("wrong-code", Self::WrongCode),
+        ("no-progress", Self::NoProgress),
+        ("claims-half", Self::ClaimsHalf),
+        ("denies-sampler", Self::DeniesSampler),
+        ("drifts", Self::Drifts),
+        ("panics", Self::Panics),
+        ("hides-taps", Self::HidesTaps),
+        ("taps-other-tokens", Self::TapsOtherTokens),
+        ("leaks", Self::Leaks),
+        ("aborts-without-memory", Self::AbortsWithoutMemory),
+        ("one-thread", Self::OneThread),
+        ("shares-state", Self::SharesState),
+    ];
+}
+
+/// Bytes that a leaking session leaves: about its model's weights.
+const LEAK: usize = 80 << 10;
 
 /// The wrapper.
 pub struct Faulty {
     inner: Arc<dyn ComputeBackend>,
     fault: Fault,
     opened: std::sync::atomic::AtomicU32,
+    last: Arc<std::sync::atomic::AtomicU32>,
 }
 
 impl Faulty {
@@ -82,6 +130,7 @@ impl Faulty {
             inner,
             fault,
             opened: 0.into(),
+            last: Arc::default(),
         }
     }
 }
@@ -107,6 +156,9 @@ impl ComputeBackend for Faulty {
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
         let vocab = request.model.vocab_size;
+        if self.fault == Fault::Leaks {
+            std::mem::forget(vec![1u8; LEAK]);
+        }
         let n = self
             .opened
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -119,6 +171,8 @@ impl ComputeBackend for Faulty {
             names: BTreeMap::new(),
             free: Vec::new(),
             drift: 1.0 + 1e-6 * (n % 2) as f32,
+            thread: std::thread::current().id(),
+            last: Arc::clone(&self.last),
         }))
     }
 }
@@ -135,6 +189,9 @@ struct FaultySession {
     names: BTreeMap<SequenceId, SequenceId>,
     free: Vec<SequenceId>,
     drift: f32,
+    thread: std::thread::ThreadId,
+    /// The token that any session saw last.
+    last: Arc<std::sync::atomic::AtomicU32>,
 }
 
 impl FaultySession {
@@ -240,6 +297,9 @@ impl Session for FaultySession {
     ) -> SeamResult<StepOutput> {
         let id = self.name(sequence);
         let chunk = self.plan().prefill_chunk;
+        if self.is(Fault::AbortsWithoutMemory) && tokens.len() > 100 {
+            std::mem::forget(vec![1u8; 48 << 20]);
+        }
         let mut tokens: Vec<TokenId> = tokens.iter().map(|&t| self.token(t)).collect();
         if self.is(Fault::AcceptsEmpty) && tokens.is_empty() {
             return Ok(StepOutput::default());
@@ -290,6 +350,12 @@ impl Session for FaultySession {
         steps: &[DecodeStep],
         output: OutputRequest,
     ) -> SeamResult<Vec<StepOutput>> {
+        if self.is(Fault::OneThread) && self.thread != std::thread::current().id() {
+            return Err(SeamError::new(
+                ErrorCode::Backend,
+                "called from another thread",
+            ));
+        }
         let mut inner: Vec<DecodeStep> = steps
             .iter()
             .map(|step| DecodeStep {
@@ -297,6 +363,15 @@ impl Session for FaultySession {
                 token: self.token(step.token),
             })
             .collect();
+        if self.is(Fault::SharesState) && inner.len() == 1 {
+            use std::sync::atomic::Ordering::SeqCst;
+            let own = inner[0].token;
+            // A step that reads its input where every session's lies, a moment after it was put there.
+            self.last.store(own, SeqCst);
+            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            inner[0].token = self.last.load(SeqCst).min(self.vocab as TokenId - 1);
+        }
         if self.is(Fault::AcceptsDuplicates) {
             let mut out = Vec::new();
             for step in inner {
