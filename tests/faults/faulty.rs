@@ -1,4 +1,6 @@
 //! A backend around another that is wrong in one way.
+// Each user has its own part of this.
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -80,8 +80,19 @@ mod tests {
         let names: BTreeSet<_> = all.iter().map(|t| t.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
         assert!(all.len() > 3000, "only {}", all.len());
-        assert!(quick.len() * 8 < all.len(), "{} of {}", quick.len(), all.len());
-        for part in ["contract/", "threads/", "resources/", "generated/", "shapes/"] {
+        assert!(
+            quick.len() * 8 < all.len(),
+            "{} of {}",
+            quick.len(),
+            all.len()
+        );
+        for part in [
+            "contract/",
+            "threads/",
+            "resources/",
+            "generated/",
+            "shapes/",
+        ] {
             let of = quick.iter().filter(|t| t.name.starts_with(part)).count();
             assert!(of >= 4, "{part}: {of}");
         }

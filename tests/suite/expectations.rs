@@ -143,7 +143,11 @@ mod tests {
             ("a*b*c", "a/c/b", false),
             ("", "", true),
         ] {
-            assert_eq!(Pattern::new(pattern).matches(name), matches, "{pattern} {name}");
+            assert_eq!(
+                Pattern::new(pattern).matches(name),
+                matches,
+                "{pattern} {name}"
+            );
         }
     }
 
@@ -153,7 +157,8 @@ mod tests {
 
     #[test]
     fn known_failures_are_expected_and_gone_ones_are_stale() {
-        let mut list = Expectations::parse("# known\n\na/*  # our bug 7\nb\nc # never runs\n").unwrap();
+        let mut list =
+            Expectations::parse("# known\n\na/*  # our bug 7\nb\nc # never runs\n").unwrap();
         let fails = || Err(Miss::Fail("off".into()));
         let mut cases = [
             case("a/1", fails()),

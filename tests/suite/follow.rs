@@ -103,7 +103,12 @@ impl Followed {
             let out = session.decode(&[step], OutputRequest::LOGITS)?;
             let got = out.first().map_or(&[][..], |out| &out.logits);
             let position = prompt + i;
-            close(&format!("step, position {position}"), got, &want[position], limit)?;
+            close(
+                &format!("step, position {position}"),
+                got,
+                &want[position],
+                limit,
+            )?;
         }
         Ok(())
     }

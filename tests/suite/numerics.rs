@@ -46,10 +46,7 @@ const QUICK_SCHEMES: [(u32, u32, DType); 3] = [
 ///
 /// # Errors
 /// Never, unless the seam's own checks refuse a model.
-pub fn tests(
-    features: &BTreeSet<ModelFeature>,
-    precisions: &[Precision],
-) -> SeamResult<Vec<Test>> {
+pub fn tests(features: &BTreeSet<ModelFeature>, precisions: &[Precision]) -> SeamResult<Vec<Test>> {
     let covering = features::covering(features)?;
     let mut tests = Vec::new();
     let mut add = |model: Generated, quick: &dyn Fn(Precision) -> bool| {
@@ -67,8 +64,8 @@ pub fn tests(
     for model in features::all()? {
         let covers = covering.contains(&model.name);
         // What a device does not have costs it nothing to refuse.
-        let refused = !model.spec.features().is_subset(features)
-            && !model.name.starts_with("combination");
+        let refused =
+            !model.spec.features().is_subset(features) && !model.name.starts_with("combination");
         let plain = model.name == "plain";
         add(model, &|p| {
             plain || ((covers || refused) && p == Precision::F32)
@@ -172,7 +169,10 @@ pub(crate) fn ways(
         sequences: 2,
         ..PlanRequest::default()
     };
-    modes.iter().map(|&(suffix, quant)| (suffix, request(quant))).collect()
+    modes
+        .iter()
+        .map(|&(suffix, quant)| (suffix, request(quant)))
+        .collect()
 }
 
 /// One model with ground truth, in every precision and both with and without packed weights. Case

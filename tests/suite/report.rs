@@ -118,9 +118,7 @@ impl Report {
 
     /// Cases that failed, those that were expected to and did not among them.
     pub fn failures(&self) -> impl Iterator<Item = &Case> {
-        self.cases
-            .iter()
-            .filter(|c| c.verdict.is_failure())
+        self.cases.iter().filter(|c| c.verdict.is_failure())
     }
 
     /// Cases that the device does not support.

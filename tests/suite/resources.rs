@@ -199,6 +199,7 @@ fn two_models(subject: &Subject, models: &[Arc<Generated>; 2]) -> Outcome {
     let [first, mut second] = both;
     let limit = relative(first.plan().precision);
     drop(first);
+    second.release(ids[1])?;
     close("the first of two models", &got[0], &want[0], limit)?;
     close("the second of two models", &got[1], &want[1], limit)?;
     let again = prefill(&mut *second, &tokens[1])?;

@@ -26,7 +26,12 @@ pub trait Watch {
 /// Runs cases in their order. Each runs on a thread of its own and fails where it takes longer than
 /// `limit`: a backend that hangs is a verdict, too, and its thread is left behind. Ends early, with the
 /// cases that were run, once the subject's token is set.
-pub fn run_tests(subject: &Subject, tests: &[Test], limit: Duration, watch: &mut dyn Watch) -> Report {
+pub fn run_tests(
+    subject: &Subject,
+    tests: &[Test],
+    limit: Duration,
+    watch: &mut dyn Watch,
+) -> Report {
     let mut report = Report::default();
     for (index, test) in tests.iter().enumerate() {
         if subject.cancel.is_cancelled() {
@@ -126,10 +131,16 @@ mod tests {
         let report = run_tests(&subject(), &tests, Duration::from_millis(200), &mut names);
         let verdicts: Vec<_> = report.cases.iter().map(|c| c.verdict.name()).collect();
         assert_eq!(verdicts, ["fail", "fail", "fail", "pass"]);
-        let told = ["0 hangs", "fail", "1 panics", "fail", "2 fails", "fail", "3 passes", "pass"];
+        let told = [
+            "0 hangs", "fail", "1 panics", "fail", "2 fails", "fail", "3 passes", "pass",
+        ];
         assert_eq!(names.0, told);
         let text = report.to_string();
-        for part in ["hangs: no answer within 0.2 s", "panicked: a bug", "fails: off"] {
+        for part in [
+            "hangs: no answer within 0.2 s",
+            "panicked: a bug",
+            "fails: off",
+        ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
     }

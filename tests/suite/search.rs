@@ -16,9 +16,7 @@ use halfhitch_seam::{
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{
-    Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner,
-};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::limits::{close, difference, relative};
 use crate::models::{Generated, Storage};
@@ -54,8 +52,22 @@ pub struct Recipe {
 }
 
 fn recipes() -> impl Strategy<Value = Recipe> {
-    let shape = (1..=3usize, 1..=3usize, 1..=3usize, 0..=7usize, 0..=7usize, 0..=7usize);
-    let parts = (0..4u8, any::<[bool; 3]>(), 0..3u8, 0..3u8, 0..3u8, 0..=9usize);
+    let shape = (
+        1..=3usize,
+        1..=3usize,
+        1..=3usize,
+        0..=7usize,
+        0..=7usize,
+        0..=7usize,
+    );
+    let parts = (
+        0..4u8,
+        any::<[bool; 3]>(),
+        0..3u8,
+        0..3u8,
+        0..3u8,
+        0..=9usize,
+    );
     let stored = (0..6u8, [0..6u8, 0..3u8, 0..3u8], any::<u64>().no_shrink());
     let input = (
         2..=97usize,
@@ -156,18 +168,16 @@ impl Recipe {
             pre_feed_forward: Some(norm),
             feed_forward: FeedForward::Gated(GatedMlp {
                 intermediate: width(self.intermediate),
-                activation: [
-                    Activation::Silu,
-                    Activation::GeluTanh,
-                    Activation::GeluErf,
-                ][usize::from(self.activation % 3)],
+                activation: [Activation::Silu, Activation::GeluTanh, Activation::GeluErf]
+                    [usize::from(self.activation % 3)],
                 bias: mlp_bias,
             }),
             post_feed_forward: None,
             residual_scale: 1.0,
         };
         Ok(ModelSpec {
-            architecture: ["llama", "mistral", "qwen2", "qwen3"][usize::from(self.family % 4)].into(),
+            architecture: ["llama", "mistral", "qwen2", "qwen3"][usize::from(self.family % 4)]
+                .into(),
             vocab_size: self.vocabulary,
             hidden_size: width(self.hidden),
             max_context: 64,
@@ -382,7 +392,12 @@ impl Search<'_> {
             difference(want, &exact)
         };
         let f32 = relative(Precision::F32);
-        if want.iter().zip(&exact).map(apart).any(|off| off > f32 / 4.0) {
+        if want
+            .iter()
+            .zip(&exact)
+            .map(apart)
+            .any(|off| off > f32 / 4.0)
+        {
             return Ok(Judged::Unsteady);
         }
         let follow = || -> Outcome {
@@ -393,17 +408,32 @@ impl Search<'_> {
             let output = OutputRequest::ALL_LOGITS;
             let out = session.prefill(id, prompt, output, &control(&cancel))?;
             let mut rows: Vec<Vec<f32>> = Vec::new();
-            rows.extend(out.logits.chunks(model.spec.vocab_size).map(<[f32]>::to_vec));
+            rows.extend(
+                out.logits
+                    .chunks(model.spec.vocab_size)
+                    .map(<[f32]>::to_vec),
+            );
             for &token in steps {
-                let step = DecodeStep { sequence: id, token };
+                let step = DecodeStep {
+                    sequence: id,
+                    token,
+                };
                 let out = session.decode(&[step], OutputRequest::LOGITS)?.pop();
                 rows.push(out.map(|out| out.logits).unwrap_or_default());
             }
             if rows.len() != want.len() {
-                return fail(format!("{} rows of logits for {} tokens", rows.len(), want.len()));
+                return fail(format!(
+                    "{} rows of logits for {} tokens",
+                    rows.len(),
+                    want.len()
+                ));
             }
             for (position, (got, want)) in rows.iter().zip(&want).enumerate() {
-                let how = if position < prompt.len() { "prompt" } else { "step" };
+                let how = if position < prompt.len() {
+                    "prompt"
+                } else {
+                    "step"
+                };
                 close(&format!("{how}, position {position}"), got, want, limit)?;
             }
             Ok(())
@@ -435,7 +465,12 @@ mod tests {
         let mut kinds = BTreeSet::new();
         for recipe in &recipes {
             let model = recipe.build().unwrap_or_else(|e| panic!("{e}: {recipe:?}"));
-            assert!(recipe.tokens().iter().all(|&t| (t as usize) < model.spec.vocab_size));
+            assert!(
+                recipe
+                    .tokens()
+                    .iter()
+                    .all(|&t| (t as usize) < model.spec.vocab_size)
+            );
             assert!(recipe.decode() * 2 <= recipe.tokens().len());
             kinds.insert((model.spec.architecture.clone(), recipe.storage));
         }

@@ -242,7 +242,11 @@ const SHAPES: &[Shape] = &[
     Shape {
         // The window's end passes the ends of chunks and of whatever a cache grows by.
         name: "window-of-a-chunk-and-one",
-        edit: |s| s.layers.iter_mut().for_each(|l| l.attention.window = Some(257)),
+        edit: |s| {
+            s.layers
+                .iter_mut()
+                .for_each(|l| l.attention.window = Some(257))
+        },
         storage: Stored::Dense,
         tokens: 530,
         prompts: &[255, 520],

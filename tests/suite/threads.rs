@@ -137,7 +137,12 @@ fn at_once(subject: &Subject, model: &Generated) -> Outcome {
         workers.into_iter().map(joined).collect()
     });
     for (i, (got, want)) in got.into_iter().zip(&want).enumerate() {
-        close(&format!("session {i} of {AT_ONCE} at once"), &got?, want, limit)?;
+        close(
+            &format!("session {i} of {AT_ONCE} at once"),
+            &got?,
+            want,
+            limit,
+        )?;
     }
     Ok(())
 }
@@ -151,7 +156,12 @@ fn opens_at_once(subject: &Subject, model: &Generated) -> Outcome {
         workers.into_iter().map(joined).collect()
     });
     for (i, (got, want)) in got.into_iter().zip(&want).enumerate() {
-        close(&format!("session {i} of {AT_ONCE} opened at once"), &got?, want, limit)?;
+        close(
+            &format!("session {i} of {AT_ONCE} opened at once"),
+            &got?,
+            want,
+            limit,
+        )?;
     }
     Ok(())
 }

@@ -84,11 +84,7 @@ fn read_all(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn read_answer<T: DeserializeOwned>(
-    text: &str,
-    errors: &str,
-    status: ExitStatus,
-) -> SeamResult<T> {
+fn read_answer<T: DeserializeOwned>(text: &str, errors: &str, status: ExitStatus) -> SeamResult<T> {
     match serde_json::from_str(text) {
         Ok(Answer::Run(run)) if status.success() => Ok(run),
         Ok(Answer::Failed { error }) => Err(error),

@@ -72,7 +72,13 @@ fn read(folder: &PathBuf) -> SeamResult<(String, std::sync::Arc<Grounded>)> {
     expected.check_vocabulary(vocabulary)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     // Names of cases go to terminals and files.
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
     let name: String = name.chars().map(plain).collect();
     let name = format!("checkpoints/{name}");
     let model = Generated {

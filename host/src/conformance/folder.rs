@@ -93,9 +93,7 @@ fn config(spec: &ModelSpec, weights: &Weights) -> SeamResult<Value> {
         .pre_attention
         .ok_or_else(|| inexpressible("a layer has no norm"))?;
     let a = &first.attention;
-    let rope = a
-        .rope
-        .ok_or_else(|| inexpressible("a layer has no rope"))?;
+    let rope = a.rope.ok_or_else(|| inexpressible("a layer has no rope"))?;
     let windows: Vec<Option<usize>> = spec.layers.iter().map(|l| l.attention.window).collect();
     let window = windows.iter().flatten().next().copied();
     let family = match (a.qk_norm, a.qkv_bias, a.output_bias) {
@@ -193,7 +191,8 @@ mod tests {
         for (i, recipe) in sample(7, 60).into_iter().enumerate() {
             let model = Recipe::build(&recipe).unwrap();
             let to = folder.path().join(i.to_string());
-            save(&to, &model.spec, &model.weights, &[1, 0, 1]).unwrap_or_else(|e| panic!("{e}: {recipe:?}"));
+            save(&to, &model.spec, &model.weights, &[1, 0, 1])
+                .unwrap_or_else(|e| panic!("{e}: {recipe:?}"));
             let read = Checkpoint::open(&to).unwrap();
             let bits = |w: &Weights| -> Vec<(WeightId, Vec<u32>)> {
                 let values = |w: &Weight| w.to_f32().iter().map(|v| v.to_bits()).collect();
@@ -207,7 +206,13 @@ mod tests {
     #[test]
     fn what_no_configuration_says_is_refused_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["experts", "logit-softcap", "no-rope", "rope-partial", "layer-norm"] {
+        for name in [
+            "experts",
+            "logit-softcap",
+            "no-rope",
+            "rope-partial",
+            "layer-norm",
+        ] {
             let model = features::single(name).unwrap();
             let to = folder.path().join(name);
             let error = save(&to, &model.spec, &model.weights, &[1]).unwrap_err();

@@ -42,12 +42,18 @@ pub fn html(report: &Report) -> String {
 }
 
 fn facts(report: &Report) -> String {
-    let mut rows = vec![("backend", format!("{} {}", report.backend.name, report.backend.version))];
+    let mut rows = vec![(
+        "backend",
+        format!("{} {}", report.backend.name, report.backend.version),
+    )];
     for (name, version) in &report.backend.components {
         rows.push(("", format!("{name} {version}")));
     }
     let device = &report.device;
-    rows.push(("device", format!("{} ({}), {}", device.name, device.id, device.driver)));
+    rows.push((
+        "device",
+        format!("{} ({}), {}", device.name, device.id, device.driver),
+    ));
     if let Some(target) = &report.codegen_target {
         rows.push(("code for", target.clone()));
     }
@@ -66,7 +72,10 @@ fn facts(report: &Report) -> String {
     }
     rows.push((
         "run",
-        format!("{} with halfhitch {}, {:.1} s", report.date, report.halfhitch, report.seconds),
+        format!(
+            "{} with halfhitch {}, {:.1} s",
+            report.date, report.halfhitch, report.seconds
+        ),
     ));
     let mut out = String::from("<table>\n");
     for (what, value) in rows {
@@ -89,7 +98,11 @@ fn counts(report: &Report) -> String {
             let class = if n > 0 { verdict } else { "" };
             let _ = write!(out, "<td class=\"n {class}\">{n}</td>");
         }
-        let _ = writeln!(out, "<td class=\"n\">{:.1}</td></tr>", group.millis as f64 / 1e3);
+        let _ = writeln!(
+            out,
+            "<td class=\"n\">{:.1}</td></tr>",
+            group.millis as f64 / 1e3
+        );
     }
     out + "</table>\n"
 }

@@ -7,9 +7,9 @@ use halfhitch_seam::{
     CancelToken, ComputeBackend, Control, ErrorCode, NoObserver, OpenRequest, OutputRequest,
     PlanRequest, ResultExt, SeamError, SeamResult, TokenId, negotiate,
 };
+use halfhitch_suite::Subject;
 use halfhitch_suite::models::Generated;
 use halfhitch_suite::search::{Search, Wrong};
-use halfhitch_suite::Subject;
 
 use super::folder::{TOKENS, save};
 
@@ -72,7 +72,12 @@ fn reference(model: &Generated, tokens: &[TokenId]) -> SeamResult<Vec<Vec<f32>>>
         .ok_or_else(|| SeamError::new(ErrorCode::NotFound, "the reference has no device"))?;
     let capabilities = backend.capabilities(&device.id)?;
     let manifest = model.weights.manifest();
-    let plan = negotiate(&model.spec, &manifest, &capabilities, &PlanRequest::default())?;
+    let plan = negotiate(
+        &model.spec,
+        &manifest,
+        &capabilities,
+        &PlanRequest::default(),
+    )?;
     let cancel = CancelToken::new();
     let control = Control {
         cancel: &cancel,

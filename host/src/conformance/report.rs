@@ -141,7 +141,11 @@ impl Report {
     pub fn groups(&self) -> Vec<(String, Group)> {
         let mut groups: Vec<(String, Group)> = Vec::new();
         for CaseReport { case, .. } in &self.cases {
-            let parts = if case.name.starts_with("contract/") { 2 } else { 1 };
+            let parts = if case.name.starts_with("contract/") {
+                2
+            } else {
+                1
+            };
             let name: Vec<&str> = case.name.split('/').take(parts).collect();
             let name = name.join("/");
             let at = groups.iter().position(|(n, _)| *n == name);
@@ -201,9 +205,15 @@ pub(super) fn sample() -> Report {
     report.push(case("contract/plain/one", Verdict::Pass));
     report.push(case("contract/plain/two", Verdict::Fail { detail: text() }));
     let capability = "<f16>".to_string();
-    report.push(case("generated/x/f16/one", Verdict::Unsupported { capability }));
+    report.push(case(
+        "generated/x/f16/one",
+        Verdict::Unsupported { capability },
+    ));
     let (detail, reason) = (text(), text());
-    report.push(case("shapes/y", Verdict::ExpectedFailure { detail, reason }));
+    report.push(case(
+        "shapes/y",
+        Verdict::ExpectedFailure { detail, reason },
+    ));
     report.push(case("shapes/z", Verdict::Stale { reason: text() }));
     report.stale.push("gone/<*>".into());
     report.finish(7.5, false);

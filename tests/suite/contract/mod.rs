@@ -59,7 +59,11 @@ pub fn tests(subject: &Subject) -> Outcome<Vec<Test>> {
         ];
         let groups = behaviour.iter().chain(rest.iter().filter(|_| i == 0));
         for &(name, case) in groups.copied().flatten() {
-            let tier = if FULL.contains(&name) { Tier::Full } else { tier };
+            let tier = if FULL.contains(&name) {
+                Tier::Full
+            } else {
+                tier
+            };
             let own = Arc::clone(&model);
             let run = move |subject: &Subject| {
                 case(&Bench {
@@ -86,7 +90,11 @@ fn contract_models(subject: &Subject) -> Outcome<Vec<(Generated, QuantRequest, T
         dense("plain", Tier::Quick),
         dense("window", Tier::Full),
         dense("experts-normalised", Tier::Full),
-        Ok((models::packed(scheme, true)?, QuantRequest::Packed, Tier::Quick)),
+        Ok((
+            models::packed(scheme, true)?,
+            QuantRequest::Packed,
+            Tier::Quick,
+        )),
     ]
     .into_iter()
     .collect::<SeamResult<_>>()?;

@@ -125,12 +125,7 @@ pub struct ConformanceArgs {
     pub html: Option<PathBuf>,
 
     /// Keep the smallest wrong random model as a checkpoint folder in here.
-    #[arg(
-        long,
-        value_name = "DIR",
-        requires = "random",
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "DIR", requires = "random", help_heading = "Output")]
     pub save: Option<PathBuf>,
 
     /// Be the process in which memory runs out.

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
-    DeviceCapabilities, ErrorCode, Event, Observer as _, ResultExt, SeamError,
-    SeamResult, Stage,
+    DeviceCapabilities, ErrorCode, Event, Observer as _, ResultExt, SeamError, SeamResult, Stage,
 };
 use halfhitch_suite::catalogue::{Surroundings, catalogue, selects};
 use halfhitch_suite::expectations::Expectations;
@@ -316,9 +315,7 @@ fn random(
         };
         case.model = Some(wrong.model.spec.clone());
         case.reproduce = Some(match kept {
-            Some(kept) => {
-                text::verify(args, context, &report.backend.name, &kept, wrong.decode)
-            }
+            Some(kept) => text::verify(args, context, &report.backend.name, &kept, wrong.decode),
             None => text::search_again(args, context, models),
         });
     }

@@ -55,7 +55,10 @@ fn head(report: &Report) -> String {
         .map_or_else(String::new, |t| format!(", code for {t}"));
     let device = &report.device;
     let lines = [
-        format!("backend     {} {}{components}", backend.name, backend.version),
+        format!(
+            "backend     {} {}{components}",
+            backend.name, backend.version
+        ),
         format!("device      {} ({}){target}", device.name, device.id),
         format!(
             "suite       {}: {} cases, {:.1} s",
@@ -73,10 +76,12 @@ fn table(report: &Report) -> String {
     let mut rows = vec![header];
     for (name, group) in report.groups() {
         let mut row = vec![name];
-        row.extend(Verdict::NAMES.map(|verdict| match group.counts.get(verdict) {
-            None | Some(0) => "-".into(),
-            Some(n) => n.to_string(),
-        }));
+        row.extend(
+            Verdict::NAMES.map(|verdict| match group.counts.get(verdict) {
+                None | Some(0) => "-".into(),
+                Some(n) => n.to_string(),
+            }),
+        );
         rows.push(row);
     }
     output::table(&rows)
