@@ -173,8 +173,9 @@ fn an_interrupt_prints_what_was_run() {
         .status()
         .unwrap();
     assert!(interrupt.success());
-    drop(stderr);
     let out = child.wait_with_output().unwrap();
+    // Kept until now, so that what is logged has a reader.
+    drop(stderr);
     assert_eq!(out.status.code(), Some(130));
     let report = json(&out);
     assert_eq!(report["outcome"], "interrupted");

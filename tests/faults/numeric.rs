@@ -74,7 +74,7 @@ pub const NUMERIC: &[Numeric] = &[
         |_, n| n.each(at(0, W::Up), |v| v * 1.02),
         Some(0),
         P::Up,
-        "generated/affine-4bit-g32-f16/f32-packed/prompt",
+        "generated/affine-4bit-g32-f16-tied/f32-packed/prompt",
     ),
     changed(
         "dropped-bias",
