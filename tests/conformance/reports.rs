@@ -82,6 +82,11 @@ fn cases_are_listed_and_chosen() {
     assert!(quick.iter().all(|name| full.contains(name)));
     let chosen = lines(&["--list", "--only", "shapes/*/f16/*"]);
     assert!(chosen.len() > 10 && chosen.iter().all(|n| n.contains("/f16/")));
+    // A whole name is that case, and not those that begin so.
+    let one = lines(&["--list", "--only", "shapes/odd-context/f32/prompt-of-3"]);
+    assert_eq!(one.len(), 2, "{one:?}");
+    let one = "shapes/one-head-odd-widths/f32/prompt-of-1";
+    assert_eq!(lines(&["--list", "--only", one]), [one]);
     let out = bench.conformance("", &["--only", "no such case"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(stderr(&out).contains("no case is called no such case"));

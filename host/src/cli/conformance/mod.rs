@@ -120,7 +120,13 @@ fn tests(
         tests.extend(more);
     }
     if !args.only.is_empty() {
-        tests.retain(|t| args.only.iter().any(|wish| selects(wish, &t.name)));
+        let names: Vec<String> = tests.iter().map(|t| t.name.clone()).collect();
+        // A whole name means that case alone, whatever else begins so.
+        let means = |wish: &String, name: &String| match names.contains(wish) {
+            true => wish == name,
+            false => selects(wish, name),
+        };
+        tests.retain(|t| args.only.iter().any(|wish| means(wish, &t.name)));
     }
     if tests.is_empty() {
         return Err(SeamError::new(
