@@ -120,13 +120,16 @@ fn tests(
         tests.extend(more);
     }
     if !args.only.is_empty() {
-        let names: Vec<String> = tests.iter().map(|t| t.name.clone()).collect();
         // A whole name means that case alone, whatever else begins so.
-        let means = |wish: &String, name: &String| match names.contains(wish) {
-            true => wish == name,
-            false => selects(wish, name),
-        };
-        tests.retain(|t| args.only.iter().any(|wish| means(wish, &t.name)));
+        let whole = |wish: &String| tests.iter().any(|t| t.name == *wish);
+        let wishes: Vec<(&String, bool)> = args.only.iter().map(|w| (w, whole(w))).collect();
+        tests.retain(|t| {
+            let mut all = wishes.iter();
+            all.any(|&(wish, whole)| match whole {
+                true => *wish == t.name,
+                false => selects(wish, &t.name),
+            })
+        });
     }
     if tests.is_empty() {
         return Err(SeamError::new(
