@@ -14,6 +14,7 @@
 //! | [`sampling`] | from logits to a token |
 //! | [`engine`] | opening a model on a backend and generating |
 //! | [`gate`] | a backend's logits against a trusted one's |
+//! | [`conformance`] | any backend against the suite |
 //! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
 //! | [`cli`] | the command line |
@@ -21,6 +22,7 @@
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;
+pub mod conformance;
 pub mod engine;
 pub mod gate;
 pub mod import;

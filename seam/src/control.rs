@@ -95,6 +95,8 @@ pub enum Stage {
     Tune,
     /// Comparing two backends; counted in tokens.
     Compare,
+    /// Running cases of the conformance suite; counted in cases.
+    Check,
 }
 
 impl Stage {
@@ -107,6 +109,7 @@ impl Stage {
             Self::Convert => "converting",
             Self::Tune => "measuring",
             Self::Compare => "comparing",
+            Self::Check => "running cases",
         }
     }
 }

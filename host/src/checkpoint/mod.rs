@@ -44,6 +44,7 @@ use halfhitch_seam::{
 };
 use memmap2::Mmap;
 
+pub(crate) use names::tensor_module;
 pub use summary::{CheckpointSummary, FileSummary, FormSummary, TensorSummary};
 
 /// A model folder that was opened and checked. Cheap to clone; the mapped files are shared.

@@ -14,6 +14,7 @@ mod backends;
 mod bench;
 mod cache;
 mod chat;
+mod conformance;
 mod convert;
 mod doctor;
 mod failure;
@@ -116,6 +117,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Graph(args) => graph::run(&args, context),
         Command::Tune(args) => tune::run(&args, context),
         Command::Verify(args) => verify::run(&args, context),
+        Command::Conformance(args) => conformance::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),

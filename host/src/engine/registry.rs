@@ -258,7 +258,7 @@ impl Registry {
         let within = || format!("backend {}", selection.backend);
         let backend = provider.open().in_context(within)?;
         let devices = backend.devices().in_context(within)?;
-        let device = pick(&devices, selection.selector.as_deref()).in_context(within)?;
+        let device = pick_device(&devices, selection.selector.as_deref()).in_context(within)?;
         let capabilities = backend.capabilities(&device.id).in_context(within)?;
         Ok(Target {
             name: backend.identity().name,
@@ -324,7 +324,13 @@ fn not_found(message: String, available: impl Iterator<Item = String>) -> SeamEr
 }
 
 /// The device that `selector` names: a stable id, else an ordinal; the first where nothing is said.
-fn pick<'a>(devices: &'a [DeviceInfo], selector: Option<&str>) -> SeamResult<&'a DeviceInfo> {
+///
+/// # Errors
+/// `NotFound`, naming those there are.
+pub fn pick_device<'a>(
+    devices: &'a [DeviceInfo],
+    selector: Option<&str>,
+) -> SeamResult<&'a DeviceInfo> {
     let Some(selector) = selector else {
         return devices.first().ok_or_else(|| {
             SeamError::new(ErrorCode::NotFound, "no device is there")

@@ -66,6 +66,11 @@ pub fn rss_bytes() -> Option<u64> {
     parse(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
+/// The address space this process has taken, in bytes, where the system tells.
+pub fn virtual_bytes() -> Option<u64> {
+    parse(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
+}
+
 fn parse_peak(status: &str) -> Option<u64> {
     parse(status, "VmHWM:")
 }

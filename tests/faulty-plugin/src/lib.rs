@@ -3,6 +3,20 @@
 //! `PLACE-KIND`: the place is `create`, `identity`, `devices`, `capabilities`, `open`, `prefill`,
 //! `decode`, `truncate` or `drop`; the kind is `panic`, `error` or `hang`. Unset, it is the reference
 //! backend. It logs an event when it is made.
+//!
+//! `wrong:NAME`: it never fails so, but is wrong in the way that `tests/faults` calls by that name: a
+//! fault of behaviour or of numbers.
+
+#[path = "../../gate/changed.rs"]
+mod changed;
+#[path = "../../faults/faulty.rs"]
+mod faulty;
+#[path = "../../gate/narrow.rs"]
+mod narrow;
+#[path = "../../faults/numeric.rs"]
+mod numeric;
+
+use std::sync::Arc;
 
 use std::time::Duration;
 
@@ -10,7 +24,7 @@ use halfhitch_reference_cpu::ReferenceCpu;
 use halfhitch_seam::{
     BackendIdentity, ComputeBackend, Control, DecodeStep, DeviceCapabilities, DeviceId, DeviceInfo,
     ErrorCode, ExecutionPlan, OpenRequest, OutputRequest, SeamError, SeamResult, SequenceId,
-    Session, StepOutput, TokenId,
+    Session, StepOutput, Tap, TokenId,
 };
 
 /// Commits the fault if it is due at `place`.
@@ -101,6 +115,10 @@ impl Session for FaultySession {
     fn release(&mut self, sequence: SequenceId) -> SeamResult<()> {
         self.0.release(sequence)
     }
+
+    fn tap(&mut self, tokens: &[TokenId], control: &Control<'_>) -> SeamResult<Vec<Tap>> {
+        self.0.tap(tokens, control)
+    }
 }
 
 impl Drop for FaultySession {
@@ -110,8 +128,30 @@ impl Drop for FaultySession {
     }
 }
 
+/// The reference, wrong in the way that is called so.
+fn wrong(name: &str) -> SeamResult<Box<dyn ComputeBackend>> {
+    let inner: Arc<dyn ComputeBackend> = Arc::new(Faulty(ReferenceCpu::new()));
+    if let Some(fault) = numeric::named(name) {
+        return Ok(fault.backend(inner));
+    }
+    let fault = faulty::Fault::NAMED
+        .iter()
+        .find(|(known, _)| *known == name);
+    match fault {
+        Some((_, fault)) => Ok(Box::new(faulty::Faulty::new(inner, *fault))),
+        None => Err(SeamError::new(
+            ErrorCode::NotFound,
+            format!("no fault is called `{name}`"),
+        )),
+    }
+}
+
 halfhitch_seam::export_plugin!(|| {
     tracing::warn!(weight = 7, "the faulty plugin was made");
     pass("create")?;
-    Ok(Box::new(Faulty(ReferenceCpu::new())))
+    let fault = std::env::var("HALFHITCH_FAULT").unwrap_or_default();
+    match fault.strip_prefix("wrong:") {
+        Some(name) => wrong(name),
+        None => Ok(Box::new(Faulty(ReferenceCpu::new()))),
+    }
 });

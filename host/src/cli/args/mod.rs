@@ -3,6 +3,7 @@
 //! Values are checked as far as they can be without looking at a model; what is wrong here is a usage
 //! error (exit code 2), what is wrong with a model or a file is a failure (exit code 1).
 
+mod conformance;
 mod device;
 mod files;
 mod generate;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub use self::conformance::*;
 pub use self::device::*;
 pub use self::files::*;
 pub use self::generate::*;
@@ -70,6 +72,8 @@ pub enum Command {
     Graph(GraphArgs),
     /// Compare a backend's logits with those of one that is trusted: the accuracy gate.
     Verify(Box<VerifyArgs>),
+    /// Hold a backend, or a plugin's file, to the contract and to the numbers: the conformance kit.
+    Conformance(Box<ConformanceArgs>),
     /// Measure how fast a model runs, and how near that is to what memory allows.
     Bench(BenchArgs),
     /// List the compute backends, their devices and what those can do.
@@ -98,6 +102,7 @@ impl Command {
             Self::Graph(a) => a.json,
             Self::Tune(a) => a.json,
             Self::Verify(a) => a.json,
+            Self::Conformance(a) => a.json || a.confined,
             Self::Bench(a) => a.json || a.one_run,
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
