@@ -15,6 +15,7 @@
 //! | [`engine`] | opening a model on a backend and generating |
 //! | [`gate`] | a backend's logits against a trusted one's |
 //! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
+//! | [`isolate`] | backends in processes of their own |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
 //! | [`cli`] | the command line |
 
@@ -24,6 +25,7 @@ pub mod cli;
 pub mod engine;
 pub mod gate;
 pub mod import;
+pub mod isolate;
 pub mod plugins;
 pub mod quantize;
 pub mod sampling;
