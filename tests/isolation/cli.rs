@@ -1,12 +1,17 @@
 //! The program with `--isolate`, as a user runs it.
 
-use std::io::Read as _;
-use std::process::{Child, Output};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Output};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::pty::OpenptFlags;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, PROMPT, PROMPTED, children, runs, signal, stderr, tiny, tokens, wait};
+use crate::support::{
+    Bench, PROMPT, PROMPTED, children, fixture, runs, signal, stderr, tiny, tokens, wait,
+};
 
 /// The error line of a run that must have failed.
 fn failure(out: &Output) -> String {
@@ -251,4 +256,89 @@ fn what_a_backend_prints_is_in_the_log() {
         .lines()
         .find(|l| l.contains("the faulty plugin was made"));
     assert!(event.is_some_and(|l| l.contains("WARN")), "{text}");
+}
+
+/// A conversation at a terminal.
+struct Terminal {
+    program: Child,
+    typed: File,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    fn start(mut command: Command) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::grantpt(&ours).unwrap();
+        rustix::pty::unlockpt(&ours).unwrap();
+        let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
+        let mut options = File::options();
+        let theirs = options.read(true).write(true).open(name.to_str().unwrap());
+        let theirs = theirs.unwrap();
+        // A terminal that can do nothing: lines are read as they are.
+        command
+            .env("TERM", "dumb")
+            .stdin(theirs.try_clone().unwrap())
+            .stdout(theirs.try_clone().unwrap())
+            .stderr(theirs);
+        let program = command.spawn().unwrap();
+        drop(command);
+        let typed = File::from(ours);
+        let (mut screen, shown) = (typed.try_clone().unwrap(), Arc::new(Mutex::default()));
+        let kept: Arc<Mutex<String>> = Arc::clone(&shown);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            // Ends with an error once nobody has the other side.
+            while let Ok(n @ 1..) = screen.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+                kept.lock().unwrap().push_str(&text);
+            }
+        });
+        Self {
+            program,
+            typed,
+            shown,
+        }
+    }
+
+    /// Types a line, and waits for `answer` after it.
+    fn say(&mut self, line: &str, answer: &str) -> String {
+        let before = self.shown.lock().unwrap().len();
+        writeln!(self.typed, "{line}").unwrap();
+        wait(answer, || {
+            let shown = self.shown.lock().unwrap();
+            let after = shown.get(before..).unwrap_or_default();
+            after.contains(answer).then(|| after.to_owned())
+        })
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_with_another_process() {
+    let bench = Bench::new();
+    let model = bench.path().join("talking");
+    let gguf = fixture("gguf/llama-q4_1.gguf");
+    let args = ["import", gguf.to_str().unwrap(), model.to_str().unwrap()];
+    assert!(
+        bench
+            .command("none", &args)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let mut command = bench.command("none", &["chat", "--isolate", "-b", "faulty", "-n", "4"]);
+    command.arg("-m").arg(&model);
+    let mut chat = Terminal::start(command);
+    chat.say("hello", "decode ");
+    let first = children(chat.program.id());
+    assert_eq!(first.len(), 1);
+    signal("-KILL", first[0]);
+    let told = chat.say("are you there?", "(SIGKILL)");
+    assert!(told.contains("error: "), "{told}");
+    let answered = chat.say("and now?", "decode ");
+    assert!(!answered.contains("error"), "{answered}");
+    assert_ne!(children(chat.program.id()), first);
+    writeln!(chat.typed, "/exit").unwrap();
+    assert_eq!(chat.program.wait().unwrap().code(), Some(0));
 }

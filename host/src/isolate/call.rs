@@ -182,10 +182,13 @@ impl<'a> Watch<'a> {
                     .process
                     .end(self.overdue(ErrorCode::Cancelled, patience)));
             }
-        } else if wish && let Some((channel, call)) = self.call {
+            return Ok(());
+        }
+        if wish && let Some((channel, call)) = self.call {
             self.process
                 .say(&Directive::Cancel { channel, call }, &[])?;
             self.asked = Some(Instant::now());
+            return Ok(());
         }
         if self.since.elapsed() > self.limit {
             return Err(self

@@ -80,18 +80,18 @@ impl Process {
         if let Some(threads) = isolation.threads {
             command.env("RAYON_NUM_THREADS", threads.to_string());
         }
+        let log = LogTail::follow(reader).map_err(starting)?;
         let child = command.spawn().map_err(starting)?;
         // The command holds the child's ends of socket and pipe, whose closing tells of its death.
         drop(command);
         let pid = Pid::from_child(&child);
-        let log = LogTail::follow(reader);
         RUNNING.lock().push(child.id());
         let process = Arc::new(Self {
             child: Mutex::new(child),
             pid,
             control: Mutex::new(ours),
             channels: AtomicU64::new(0),
-            log: log.map_err(starting)?,
+            log,
             limit: isolation.limit,
             ended: OnceCell::new(),
         });
