@@ -211,7 +211,7 @@ fn an_engine_goes_on_after_its_backend_died() {
         ignore_eos: true,
         top_logits: 0,
     };
-    let mut generate = |engine: &mut Engine| {
+    let generate = |engine: &mut Engine| {
         let sink = &mut |_: halfhitch::engine::Piece<'_>| std::ops::ControlFlow::Continue(());
         engine.generate(&[3, 1, 4], &options, &control, sink)
     };
