@@ -14,7 +14,7 @@ use halfhitch_seam::{
 use crate::support::{Bench, PROMPT, control, open, runs, signal, tiny};
 
 /// Every method of a session that a fault can be told to happen in.
-fn exercise(backend: &dyn ComputeBackend) -> SeamResult<()> {
+pub fn exercise(backend: &dyn ComputeBackend) -> SeamResult<()> {
     let mut session = open(backend, &tiny())?;
     let sequence = session.create_sequence()?;
     let cancel = CancelToken::new();

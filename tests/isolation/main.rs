@@ -184,7 +184,7 @@ fn nothing_stays_of_sessions_and_backends_that_are_let_go() {
     let pid = bench.child();
     let mut held = Vec::new();
     for _ in 0..12 {
-        everything(&*backend, &tiny()).unwrap();
+        faults::exercise(&*backend).unwrap();
         // The thread of a channel ends after its last answer.
         let threads = || {
             std::fs::read_dir(format!("/proc/{pid}/task"))
