@@ -16,6 +16,7 @@
 //! | [`gate`] | a backend's logits against a trusted one's |
 //! | [`conformance`] | any backend against the suite |
 //! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
+//! | [`isolate`] | backends in processes of their own |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
 //! | [`cli`] | the command line |
 
@@ -26,6 +27,7 @@ pub mod conformance;
 pub mod engine;
 pub mod gate;
 pub mod import;
+pub mod isolate;
 pub mod plugins;
 pub mod quantize;
 pub mod sampling;

@@ -25,6 +25,9 @@ pub struct Configuration {
     pub threads: Option<usize>,
     /// Sequences that are decoded together.
     pub batch: usize,
+    /// Whether the backend runs in a process of its own.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 impl Configuration {
@@ -58,6 +61,9 @@ impl fmt::Display for Configuration {
         if self.batch > 1 {
             write!(f, ", batch {}", self.batch)?;
         }
+        if self.isolated {
+            f.write_str(", isolated")?;
+        }
         Ok(())
     }
 }
@@ -82,10 +88,12 @@ pub struct Matrix {
     pub threads: Vec<usize>,
     /// Numbers of sequences decoded together.
     pub batches: Vec<usize>,
+    /// Whether each is measured with the backend in a process of its own as well.
+    pub isolate: bool,
 }
 
 impl Matrix {
-    /// Every combination once, batches varying fastest.
+    /// Every combination once, batches varying fastest; an isolated one right after its like.
     ///
     /// # Errors
     /// `InvalidInput` where there are more than a thousand.
@@ -115,9 +123,17 @@ impl Matrix {
                             quant,
                             threads,
                             batch,
+                            isolated: false,
                         };
-                        if !all.contains(&one) {
-                            all.push(one);
+                        if all.contains(&one) {
+                            continue;
+                        }
+                        all.push(one);
+                        if self.isolate {
+                            all.push(Configuration {
+                                isolated: true,
+                                ..one
+                            });
                         }
                     }
                 }
@@ -188,6 +204,7 @@ mod tests {
             quants: vec![QuantRequest::Packed, QuantRequest::Dequant],
             threads: vec![1, 2, 1],
             batches: vec![1, 4],
+            isolate: false,
         };
         let all = matrix.configurations().unwrap();
         assert_eq!(all.len(), 16);
@@ -202,10 +219,12 @@ mod tests {
             quants: vec![QuantRequest::Auto],
             threads: Vec::new(),
             batches: vec![1],
+            isolate: true,
         };
         let all = matrix.configurations().unwrap();
-        assert_eq!(all.len(), 1);
+        assert_eq!(all.len(), 2);
         assert_eq!(all[0].to_string(), "auto auto");
+        assert_eq!(all[1].to_string(), "auto auto, isolated");
         assert_eq!(all[0].request(None), PlanRequest::default());
     }
 
@@ -216,6 +235,7 @@ mod tests {
             quants: vec![QuantRequest::Auto],
             threads: (1..=100).collect(),
             batches: (1..=100).collect(),
+            isolate: false,
         };
         assert!(matrix.configurations().is_err());
     }

@@ -150,23 +150,7 @@ impl Engine {
         model.checkpoint.check_finite(control)?;
         model.checkpoint.release_pages();
         control.cancel.check()?;
-        let clock = CompileClock::new(control.observer);
-        let pages = PageRelease::new(&clock, &model.checkpoint);
-        let mut session = target
-            .backend
-            .open(OpenRequest {
-                plan: &plan,
-                model: model.spec(),
-                weights: model.checkpoint.weights(),
-                control: Control {
-                    cancel: control.cancel,
-                    observer: &pages,
-                },
-            })
-            .in_context(|| format!("opening on {}", target.name))?;
-        model.checkpoint.release_pages();
-        let sequence = CachedSequence::create(session.as_mut())?;
-        let compile = clock.total();
+        let (session, sequence, compile) = open_session(&model, &target, &plan, control)?;
         let load = (model.took + start.elapsed()).saturating_sub(compile);
         tracing::info!(backend = target.name, device = %plan.device.id, ?load, ?compile, "opened");
         Ok(Self {
@@ -176,6 +160,23 @@ impl Engine {
             sequence,
             load: LoadTimings { load, compile },
         })
+    }
+
+    /// Opens a new session in place of one that is of no use any more, with the same plan. Nothing is in
+    /// its cache.
+    ///
+    /// # Errors
+    /// What the backend says; `Cancelled`. The old session then stays.
+    pub fn reopen(&mut self, control: &Control<'_>) -> SeamResult<()> {
+        let start = Instant::now();
+        let plan = self.session.plan().clone();
+        let opened = open_session(&self.model, &self.target, &plan, control)?;
+        let compile;
+        (self.session, self.sequence, compile) = opened;
+        let load = start.elapsed().saturating_sub(compile);
+        self.load = LoadTimings { load, compile };
+        tracing::info!(backend = self.target.name, ?load, ?compile, "opened again");
+        Ok(())
     }
 
     /// The model.
@@ -225,6 +226,32 @@ impl Engine {
         };
         generator.run(prompt, options, control, sink)
     }
+}
+
+/// A session with one sequence, and what compiling took.
+fn open_session(
+    model: &Model,
+    target: &Target,
+    plan: &ExecutionPlan,
+    control: &Control<'_>,
+) -> SeamResult<(Box<dyn Session>, CachedSequence, Duration)> {
+    let clock = CompileClock::new(control.observer);
+    let pages = PageRelease::new(&clock, &model.checkpoint);
+    let mut session = target
+        .backend
+        .open(OpenRequest {
+            plan,
+            model: model.spec(),
+            weights: model.checkpoint.weights(),
+            control: Control {
+                cancel: control.cancel,
+                observer: &pages,
+            },
+        })
+        .in_context(|| format!("opening on {}", target.name))?;
+    model.checkpoint.release_pages();
+    let sequence = CachedSequence::create(session.as_mut())?;
+    Ok((session, sequence, clock.total()))
 }
 
 /// Bytes of weights between two times that pages are given back.

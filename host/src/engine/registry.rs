@@ -17,6 +17,7 @@ use halfhitch_seam::{
 };
 use serde::Serialize;
 
+use crate::isolate::Isolation;
 use crate::plugins::deadline::within;
 use crate::plugins::provider::providers;
 use crate::plugins::search::PATH_VARIABLE;
@@ -91,11 +92,30 @@ pub trait Provider: Send + Sync {
         Vec::new()
     }
 
+    /// Where another process of this program finds it.
+    ///
+    /// # Errors
+    /// What keeps it from being used at all, where that is known before it is started.
+    fn source(&self) -> SeamResult<BackendSource> {
+        Ok(BackendSource::Process)
+    }
+
     /// Starts the backend.
     ///
     /// # Errors
     /// Whatever keeps it from working, with what the user can do.
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>>;
+}
+
+/// Where a backend comes from, as another process of the same program can use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendSource {
+    /// The program itself, under this name.
+    BuiltIn(String),
+    /// A plugin with this manifest.
+    Plugin(PathBuf),
+    /// This process alone.
+    Process,
 }
 
 /// The reference backend, part of the program.
@@ -112,6 +132,10 @@ impl Provider for BuiltIn {
 
     fn origin(&self) -> String {
         "built in".into()
+    }
+
+    fn source(&self) -> SeamResult<BackendSource> {
+        Ok(BackendSource::BuiltIn(self.backend().into()))
     }
 
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {
@@ -200,6 +224,14 @@ impl Registry {
             registry.register(Arc::new(plugin));
         }
         registry
+    }
+
+    /// The same backends, each in a process of its own once it is opened.
+    #[must_use]
+    pub fn isolated(mut self, isolation: &Isolation) -> Self {
+        let all = self.providers.into_iter();
+        self.providers = all.map(|p| isolation.provider(p)).collect();
+        self
     }
 
     /// Adds a provider. A backend and driver that are there already stay, so that nothing can take

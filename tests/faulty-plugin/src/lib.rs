@@ -1,8 +1,17 @@
 //! A plugin that works, except for the one fault that `HALFHITCH_FAULT` names.
 //!
 //! `PLACE-KIND`: the place is `create`, `identity`, `devices`, `capabilities`, `open`, `prefill`,
-//! `decode`, `truncate` or `drop`; the kind is `panic`, `error` or `hang`. Unset, it is the reference
-//! backend. It logs an event when it is made.
+//! `decode`, `truncate` or `drop`; the kind is one of
+//!
+//! * `panic`, `error`, `hang`;
+//! * `crash` (a write through a null pointer), `abort`, `exit` (with code 3), `kill` (SIGKILL): they end
+//!   the process;
+//! * `close`: every file descriptor of the process but the first three is closed, as a careless daemon's
+//!   start does;
+//! * `noise`: a mebibyte of garbage on standard output, and a line on standard error.
+//!
+//! Each says on standard error what it was told, first. Unset, it is the reference backend. It logs an
+//! event when it is made.
 //!
 //! `wrong:NAME`: it never fails so, but is wrong in the way that `tests/faults` calls by that name: a
 //! fault of behaviour or of numbers.
@@ -16,8 +25,10 @@ mod narrow;
 #[path = "../../faults/numeric.rs"]
 mod numeric;
 
+use std::io::Write as _;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::process::Command;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use halfhitch_reference_cpu::ReferenceCpu;
@@ -35,11 +46,52 @@ fn pass(place: &str) -> SeamResult<()> {
         Some((at, "error")) if at == place => {
             Err(SeamError::new(ErrorCode::Backend, format!("told to fail in {place}")).retryable())
         }
-        Some((at, "hang")) if at == place => loop {
-            std::thread::sleep(Duration::from_secs(3600));
-        },
+        Some((at, kind)) if at == place => {
+            commit(place, kind);
+            Ok(())
+        }
         _ => Ok(()),
     }
+}
+
+/// Commits a fault that is not the seam's to report.
+fn commit(place: &str, kind: &str) {
+    let mut stderr = std::io::stderr();
+    // Nobody may listen.
+    let _ = writeln!(stderr, "told to {kind} in {place}");
+    match kind {
+        "hang" => loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        },
+        // SAFETY: it is not: the crash is what is wanted.
+        "crash" => unsafe { std::ptr::null_mut::<u8>().write_volatile(1) },
+        "abort" => std::process::abort(),
+        "exit" => std::process::exit(3),
+        "kill" => {
+            let id = std::process::id().to_string();
+            let _ = Command::new("kill").args(["-KILL", &id]).status();
+        }
+        "close" => {
+            let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+            let open: Vec<RawFd> = open
+                .flatten()
+                .filter_map(|fd| fd.file_name().to_str()?.parse().ok())
+                .collect();
+            for fd in open.into_iter().filter(|&fd| fd > 2 && is_open(fd)) {
+                // SAFETY: it is not: whoever owns these is robbed, which is what is wanted.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        "noise" => {
+            let _ = std::io::stdout().write_all(&[0xf0; 1 << 20]);
+        }
+        _ => {}
+    }
+}
+
+/// Whether there is such a descriptor still: the one that listed them is not.
+fn is_open(fd: RawFd) -> bool {
+    std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok()
 }
 
 struct Faulty(ReferenceCpu);

@@ -9,8 +9,10 @@ mod files;
 mod generate;
 mod measure;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::conformance::*;
@@ -18,6 +20,8 @@ pub use self::device::*;
 pub use self::files::*;
 pub use self::generate::*;
 pub use self::measure::*;
+
+use super::values;
 
 const ROOT_EXAMPLES: &str = "\
 Examples:
@@ -30,8 +34,9 @@ Examples:
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 Environment: HALFHITCH_MODELS (a folder of models, after ./models), HALFHITCH_CACHE_DIR (cache, else
 in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH
-(folders of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), HALFHITCH_IREE_TARGET (what
-it makes code for, such as cuda:sm_80), NO_COLOR.";
+(folders of plugins), HALFHITCH_ISOLATE and HALFHITCH_ISOLATE_TIMEOUT (as the flags),
+HALFHITCH_IREE_COMPILE (the IREE compiler to use), HALFHITCH_IREE_TARGET (what it makes code for, such
+as cuda:sm_80), NO_COLOR.";
 
 /// Run language models from quantised checkpoints, on any compute backend.
 #[derive(Debug, Parser)]
@@ -53,6 +58,25 @@ pub struct Cli {
     /// A folder of backend plugins, looked in before the usual ones; may be given several times.
     #[arg(long, global = true, value_name = "DIR")]
     pub plugin_dir: Vec<PathBuf>,
+
+    /// Run backends in processes of their own: a crash of a driver is then an error.
+    ///
+    /// Weights are shared, not copied. What the backend prints goes to the log (-v), and its last lines
+    /// into the error. HALFHITCH_ISOLATE=1 does the same.
+    #[arg(long, global = true, env = "HALFHITCH_ISOLATE", hide_env = true)]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub isolate: bool,
+
+    /// Seconds that an isolated backend may go without a sign of life before it is ended
+    /// [default: 960].
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        env = "HALFHITCH_ISOLATE_TIMEOUT"
+    )]
+    #[arg(hide_env = true, value_parser = values::positive)]
+    pub isolate_timeout: Option<NonZeroUsize>,
 }
 
 /// The commands.
@@ -90,6 +114,9 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Check this machine, its models and backends, and say how to fix what is wrong.
     Doctor(JsonArgs),
+    /// Be the process of an isolated backend, driven over standard input.
+    #[command(hide = true)]
+    IsolatedBackend(IsolatedBackendArgs),
 }
 
 impl Command {
@@ -109,7 +136,7 @@ impl Command {
             Self::Quantize(a) => a.json,
             Self::Cache(a) => a.json,
             Self::PluginManifest(a) => a.json,
-            Self::Chat(_) | Self::Completions(_) => false,
+            Self::Chat(_) | Self::Completions(_) | Self::IsolatedBackend(_) => false,
         }
     }
 }
@@ -120,6 +147,19 @@ pub struct JsonArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `halfhitch isolated-backend`.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct IsolatedBackendArgs {
+    /// A backend that is part of this program.
+    #[arg(long, value_name = "NAME")]
+    pub built_in: Option<String>,
+
+    /// A plugin's manifest.
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
 }
 
 #[cfg(test)]
