@@ -16,12 +16,14 @@
 //! | [`gate`] | a backend's logits against a trusted one's |
 //! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
+//! | [`files`] | files written where a user says |
 //! | [`cli`] | the command line |
 
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod engine;
+pub mod files;
 pub mod gate;
 pub mod import;
 pub mod plugins;
