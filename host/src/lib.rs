@@ -24,6 +24,8 @@ pub mod checkpoint;
 pub mod cli;
 pub mod engine;
 pub mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod gate;
 pub mod import;
 pub mod plugins;

@@ -55,6 +55,7 @@ mod backend;
 mod capability;
 mod control;
 mod dtype;
+pub mod environment;
 mod error;
 mod graph;
 pub mod model;
