@@ -36,7 +36,7 @@ MARK = "HALFHITCH_SOAK"
 PROMPTS = ["Hello", "1 2 3 4", "The capital of France is", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "x"]
 TOKENS = 24
 # A session that hangs is a failure, not the end of the soak. The first one compiles.
-LIMIT = 240
+LIMIT = 600
 # What a conversation may grow by once it is warm, in KiB: allocators keep a little of everything.
 GROWTH = 8 << 10
 
