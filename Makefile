@@ -9,7 +9,7 @@ PROMPT  := What is the capital of France?
 	fuzz sanitize soak \
 	plugins-cuda plugins-vulkan plugins-metal \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
-	bench bench-peers bench-1b
+	bench bench-peers bench-1b gates
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-peers: model plugins ## ... beside llama.cpp, MLX and candle, into docs/be
 
 bench-1b: model plugins ## ... a model of Llama-3.2-1B's shape with random weights, beside llama.cpp, into docs/bench
 	@bench/peers.sh 1b
+
+gates: model plugins ## run the accuracy gate for every default and precision, into docs/gates (10 minutes)
+	@tests/tools/record-gates.sh $(RELEASE)
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs
 	@tests/tools/lint.sh
