@@ -45,7 +45,8 @@ pub(crate) fn fine<T>(result: SeamResult<T>) -> Option<T> {
             let text = e.to_string();
             assert!(!text.contains(char::is_control), "{text:?}");
             assert!(text.len() < MAX_ERROR, "{text}");
-            assert!(!text.contains("breaks the template engine"), "{text}");
+            // The message alone: other messages can quote a file that holds these words.
+            assert_ne!(e.message, "the chat template breaks the template engine");
         })
         .ok()
 }

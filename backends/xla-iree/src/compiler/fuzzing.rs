@@ -12,7 +12,8 @@ static CACHE: LazyLock<(tempfile::TempDir, Cache)> = LazyLock::new(|| {
     (folder, cache)
 });
 
-/// A planted entry: whatever bytes, and a whole entry with some of them changed. Neither is taken.
+/// A planted entry: whatever bytes, and a whole entry with some of them changed. Neither is taken where it
+/// is not a module with its own hash.
 ///
 /// The first byte says how many changes there are; each is a place (two bytes, low first) and what is
 /// exclusive-ored there. The rest is the module.
@@ -20,9 +21,15 @@ pub fn cache_entry(bytes: &[u8]) {
     let (_, cache) = &*CACHE;
     let path = cache.entry("a");
     fs::write(&path, bytes).expect("a file in the cache");
-    // Without the hash of what stands before it, nothing is an entry.
-    assert_eq!(cache.get("a"), None);
-    assert!(!path.exists(), "a damaged entry is removed");
+    match cache.get("a") {
+        // Nothing is an entry but a module with its own footer.
+        Some(module) => {
+            cache.put("b", &module).expect("room in the cache");
+            let made = fs::read(cache.entry("b")).expect("what was put");
+            assert_eq!(made, bytes);
+        }
+        None => assert!(!path.exists(), "a damaged entry is removed"),
+    }
 
     let Some((&changes, rest)) = bytes.split_first() else {
         return;
