@@ -18,6 +18,7 @@
 //! | [`mod@bench`] | how fast models run, and how near that is to what memory allows |
 //! | [`isolate`] | backends in processes of their own |
 //! | [`plugins`] | backends in dynamic libraries: discovery, trust, loading |
+//! | [`files`] | files written where a user says |
 //! | [`cli`] | the command line |
 
 pub mod bench;
@@ -25,6 +26,9 @@ pub mod checkpoint;
 pub mod cli;
 pub mod conformance;
 pub mod engine;
+pub mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod gate;
 pub mod import;
 pub mod isolate;

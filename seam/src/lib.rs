@@ -56,6 +56,7 @@ mod backend;
 mod capability;
 mod control;
 mod dtype;
+pub mod environment;
 mod error;
 mod graph;
 pub mod model;

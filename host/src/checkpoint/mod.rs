@@ -25,11 +25,13 @@
 mod assemble;
 mod config;
 mod finite;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod json;
 pub mod mapped;
 mod names;
 mod quantization;
-mod quote;
+pub(crate) mod quote;
 mod safetensors;
 mod shards;
 mod stop;

@@ -88,7 +88,7 @@ pub(super) fn open(dir: &Path, name: &str) -> SeamResult<Shard> {
 }
 
 /// Cuts a file's bytes into tensors.
-fn split(bytes: &Bytes, file: &Arc<str>) -> SeamResult<BTreeMap<String, RawTensor>> {
+pub(super) fn split(bytes: &Bytes, file: &Arc<str>) -> SeamResult<BTreeMap<String, RawTensor>> {
     let too_short = || SeamError::invalid_model("the file is cut off in its header");
     let prefix = bytes.first_chunk::<8>().ok_or_else(too_short)?;
     let header_length = u64::from_le_bytes(*prefix);

@@ -87,7 +87,7 @@ pub(super) fn open(
 }
 
 /// The index's map from tensor to shard, with every shard's name checked.
-fn weight_map(
+pub(super) fn weight_map(
     index: &serde_json::Map<String, serde_json::Value>,
 ) -> SeamResult<BTreeMap<String, String>> {
     let keys = Keys::new(index);
