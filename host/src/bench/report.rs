@@ -264,6 +264,7 @@ mod tests {
         let configuration = Configuration {
             precision: None,
             quant: QuantRequest::Auto,
+            representation: None,
             threads: Some(1),
             batch,
             isolated: false,

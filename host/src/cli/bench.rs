@@ -105,6 +105,7 @@ fn matrix(args: &BenchArgs, context: &Context) -> Matrix {
     Matrix {
         precisions: args.precision.clone(),
         quants: args.quant.iter().map(|&q| q.into()).collect(),
+        representations: args.representation.iter().map(|wish| wish.0).collect(),
         threads: numbers(&args.threads),
         batches: numbers(&args.batch),
         // A run is of one configuration, and the flag says which.
@@ -243,6 +244,9 @@ fn child_args(args: &BenchArgs, context: &Context, configuration: &Configuration
     };
     flag("backend", args.backend.to_string());
     flag("quant", quant_name(configuration.quant).into());
+    let representation = configuration.representation;
+    let representation = representation.as_ref().map(|name| name.as_str().to_owned());
+    flag("representation", representation.unwrap_or_default());
     let precision = configuration.precision.map(|p| p.to_string());
     flag("precision", precision.unwrap_or_default());
     flag("threads", list(configuration.threads));
