@@ -46,6 +46,8 @@ program() {
     # csrc/tests/no_io_uring.c.
     if [[ $(uname -m) == x86_64 ]]; then
         local cpu=--iree-llvmcpu-target-cpu
+        # What is quoted is for the script that is written.
+        # shellcheck disable=SC2016
         printf '#!/usr/bin/env bash\nexec %q "${@/%s=host/%s=x86-64-v3}"\n' "$compile" $cpu $cpu >"$work/iree-compile"
         chmod 755 "$work/iree-compile"
         compile=$work/iree-compile
@@ -53,6 +55,7 @@ program() {
     cc -O1 -D_GNU_SOURCE csrc/tests/no_io_uring.c -o "$work/no_io_uring"
     # Compiled outside valgrind, run inside.
     local run=(env HALFHITCH_CACHE_DIR="$work/cache" HALFHITCH_IREE_COMPILE="$compile")
+    # shellcheck disable=SC2054
     local args=(generate --json -q -m tests/fixtures/tiny/llama -b xla-iree:local-task --threads 1
         --prompt-tokens 1,2,3,4,5 -n 6)
     mkdir -m 700 "$work/cache"
