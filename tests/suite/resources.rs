@@ -185,11 +185,11 @@ fn two_models(subject: &Subject, models: &[Arc<Generated>; 2]) -> Outcome {
         ids.push(session.create_sequence()?);
     }
     let mut got = [Vec::new(), Vec::new()];
-    for at in 0..tokens[0].len() {
-        for (i, session) in both.iter_mut().enumerate() {
+    for (&x, &y) in tokens[0].iter().zip(&tokens[1]) {
+        for (i, (session, token)) in both.iter_mut().zip([x, y]).enumerate() {
             let step = DecodeStep {
                 sequence: ids[i],
-                token: tokens[i][at],
+                token,
             };
             let out = session.decode(&[step], OutputRequest::LOGITS)?.pop();
             got[i] = out.map(|out| out.logits).unwrap_or_default();

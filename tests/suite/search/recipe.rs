@@ -141,7 +141,7 @@ impl Recipe {
                 window: match (self.family, self.window) {
                     (_, 0) | (0, _) => None,
                     (1, window) => Some(window),
-                    (_, window) => (i % 2 == 0).then_some(window),
+                    (_, window) => i.is_multiple_of(2).then_some(window),
                 },
                 softcap: None,
                 qk_norm: (self.family == 3).then_some(QkNorm {

@@ -183,8 +183,11 @@ fn list(args: &ConformanceArgs, tests: &[Test]) -> Result<(), Failure> {
     output::bytes(lines.as_bytes())
 }
 
-fn files(args: &ConformanceArgs) -> SeamResult<Vec<(OutputFile<'_>, fn(&Report) -> String)>> {
-    let mut out: Vec<(OutputFile<'_>, fn(&Report) -> String)> = Vec::new();
+/// A file, and what is written to it.
+type Page<'a> = (OutputFile<'a>, fn(&Report) -> String);
+
+fn files(args: &ConformanceArgs) -> SeamResult<Vec<Page<'_>>> {
+    let mut out: Vec<Page<'_>> = Vec::new();
     if let Some(path) = &args.junit {
         out.push((OutputFile::create("--junit", path)?, conformance::junit));
     }
@@ -336,7 +339,7 @@ fn random(
 fn finish(
     args: &ConformanceArgs,
     report: Report,
-    files: Vec<(OutputFile<'_>, fn(&Report) -> String)>,
+    files: Vec<Page<'_>>,
     context: &Context,
 ) -> Result<(), Failure> {
     for (file, make) in files {
