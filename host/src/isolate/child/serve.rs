@@ -275,7 +275,8 @@ mod tests {
         ours.write_all(said).unwrap();
         ours.shutdown(Shutdown::Write).unwrap();
         let mut answers = Vec::new();
-        ours.read_to_end(&mut answers).unwrap();
+        // A channel that is closed with something unread in it is reset; what came before counts.
+        let _ = ours.read_to_end(&mut answers);
         thread.join().expect("it panicked");
         answers
     }
