@@ -185,10 +185,6 @@ fn what_cannot_be_run_is_said_on_one_line() {
         (&["--tokens", "nowhere"], "nowhere"),
         (&["--prompts", &letters], "the model has no tokenizer"),
         (
-            &["--limit", "kl=1"],
-            "there is no limit `kl` (one of kl-mean, ",
-        ),
-        (
             &["--against", "nothing"],
             "--against: there is no backend `nothing`",
         ),

@@ -49,7 +49,9 @@ impl Source {
             }
         };
         if text.is_empty() {
-            return Err(SeamError::invalid_input("the prompt is empty").into());
+            return Err(SeamError::invalid_input("the prompt is empty")
+                .hint("give it as --prompt or --prompt-file, or pipe it in")
+                .into());
         }
         Ok(Self::Text(text))
     }
@@ -97,7 +99,7 @@ pub fn tokenizer(model: &Model) -> SeamResult<&Tokenizer> {
                 model.checkpoint().dir().display()
             ),
         )
-        .hint("add one, or give the prompt as --prompt-tokens")
+        .hint("add one, or give token ids to `halfhitch generate --prompt-tokens`")
     })
 }
 

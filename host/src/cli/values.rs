@@ -1,8 +1,11 @@
 //! Values of flags: what they must be, and what is said where they are not.
 
 use std::num::NonZeroUsize;
+use std::str::FromStr;
 
 use halfhitch_seam::{Bits, DType, GroupSize, Precision, SeamError, StepShape};
+
+use crate::gate::Limits;
 
 use super::args::{RepresentationWish, TokenIds};
 
@@ -26,6 +29,16 @@ pub fn step_shape(text: &str) -> Result<StepShape, String> {
         let hint = e.hint.unwrap_or_default();
         format!("{}: {hint}", e.message)
     })
+}
+
+/// A whole number from 0 up that its type holds.
+pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("a whole number from 0 to {} is wanted", largest::<T>()))
+}
+
+fn largest<T>() -> u64 {
+    u64::MAX >> (64 - 8 * size_of::<T>())
 }
 
 /// A whole number from 1 up.
@@ -118,12 +131,20 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A limit of the gate. Which names there are, the gate knows.
+/// A limit that the gate has.
 pub fn limit(text: &str) -> Result<(String, f64), String> {
     let (name, value) = pair(text).map_err(|_| "NAME=VALUE is wanted".to_string())?;
     match value.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok((name, value)),
-        _ => Err(format!("`{value}` is not a number from 0 up")),
+        Ok(value) => {
+            let told = |e: SeamError| {
+                e.hint
+                    .map_or(e.message.clone(), |h| format!("{} ({h})", e.message))
+            };
+            let mut any = Limits::of(Precision::F32, DType::F32);
+            any.set(&name, value).map_err(told)?;
+            Ok((name, value))
+        }
+        Err(_) => Err(format!("`{value}` is not a number from 0 up")),
     }
 }
 
@@ -140,6 +161,34 @@ mod tests {
                 token_ids(bad).unwrap_err().contains("not a token id"),
                 "{bad}"
             );
+        }
+    }
+
+    #[test]
+    fn whole_numbers_say_how_far_they_go() {
+        assert_eq!(whole::<u32>("4294967295"), Ok(u32::MAX));
+        for bad in ["", "x", "-1", "4294967296"] {
+            let e = whole::<u32>(bad).unwrap_err();
+            assert_eq!(e, "a whole number from 0 to 4294967295 is wanted");
+        }
+        assert!(
+            whole::<u64>("18446744073709551616")
+                .unwrap_err()
+                .contains("18446744073709551615")
+        );
+    }
+
+    #[test]
+    fn limits_are_known_and_can_be_reached() {
+        assert!(limit("top1=1").is_ok());
+        for (bad, said) in [
+            ("kl=1", "one of kl-mean"),
+            ("top1=1.5", "at most 1"),
+            ("kl-mean=nan", "from 0 up"),
+            ("kl-mean", "NAME=VALUE"),
+        ] {
+            let e = limit(bad).unwrap_err();
+            assert!(e.contains(said), "{bad}: {e}");
         }
     }
 

@@ -177,6 +177,12 @@ impl Limits {
                 "{name} is {value}, not a number from 0 up"
             )));
         }
+        // Those with a least value are shares.
+        if known.is_least() && value > 1.0 {
+            return Err(SeamError::invalid_input(format!(
+                "{name} is {value}, and a share is at most 1"
+            )));
+        }
         *self.slot(known) = value;
         Ok(())
     }

@@ -69,20 +69,34 @@ impl Places {
     /// `NotFound`, with the fix.
     pub fn find(&self) -> SeamResult<PathBuf> {
         if let Some(named) = &self.named {
-            return named.is_file().then(|| named.clone()).ok_or_else(|| {
-                missing(format!(
-                    "HALFHITCH_IREE_COMPILE names {}, which is no file",
-                    named.display()
-                ))
-            });
+            let told = |what| format!("HALFHITCH_IREE_COMPILE names {}, {what}", named.display());
+            if !named.is_file() {
+                return Err(missing(told("which is no file".to_owned())));
+            }
+            if let Some(interpreter) = lacking(named) {
+                let lacks = format!("a script for {}, which is not there", interpreter.display());
+                return Err(missing(told(lacks)));
+            }
+            return Ok(named.clone());
         }
         let pinned = self.checkout.iter().flat_map(|c| pinned_tools(c));
         let on_path = self.path.iter().map(|folder| folder.join("iree-compile"));
         pinned
             .chain(on_path)
-            .find(|candidate| candidate.is_file())
+            .find(|candidate| candidate.is_file() && lacking(candidate).is_none())
             .ok_or_else(|| missing("the IREE compiler `iree-compile` is not there".into()))
     }
+}
+
+/// The interpreter that a script names and that is not there: the folder of its environment was moved.
+fn lacking(path: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(512).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?;
+    let interpreter = PathBuf::from(line.split_whitespace().next()?);
+    (!interpreter.exists()).then_some(interpreter)
 }
 
 fn missing(message: String) -> SeamError {
@@ -254,6 +268,29 @@ mod tests {
         assert_eq!(e.code, ErrorCode::NotFound);
         assert!(e.to_string().contains("make iree-runtime"), "{e}");
         assert!(Places::default().find().is_err());
+    }
+
+    #[test]
+    fn a_script_whose_interpreter_has_moved_is_no_compiler() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("iree-compile");
+        fs::write(&script, "#!/nonexistent/bin/python3 -E\nprint()\n").unwrap();
+        let named = Places {
+            named: Some(script.clone()),
+            ..Places::default()
+        };
+        let e = named.find().unwrap_err().to_string();
+        assert!(
+            e.contains("/nonexistent/bin/python3, which is not there"),
+            "{e}"
+        );
+        let on_path = Places {
+            path: vec![folder.path().into()],
+            ..Places::default()
+        };
+        assert!(on_path.find().is_err());
+        fs::write(&script, "#! /bin/sh\n").unwrap();
+        assert_eq!(on_path.find().unwrap(), script);
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::compiler::target::VARIABLE;
 use crate::compiler::{Cache, Compiler, CompilerOptions, Target};
 use crate::emitter::Source;
 
+/// Most threads of a device: what the runtime's task topology is made for.
+const MAX_WORKERS: usize = 64;
+
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompileAt {
@@ -169,6 +172,12 @@ impl XlaIreeBackend {
     }
 
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
+        if let Some(threads) = threads.filter(|&t| t > MAX_WORKERS) {
+            return Err(SeamError::invalid_input(format!(
+                "{threads} threads; this backend takes at most {MAX_WORKERS}"
+            ))
+            .hint(format!("give --threads {MAX_WORKERS} or fewer")));
+        }
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
             selector: id.0.clone(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::values;
 use crate::engine::Selection;
 
 const EXAMPLES: &str = "\
@@ -85,6 +86,7 @@ pub struct ConformanceArgs {
         long,
         value_name = "N",
         default_value_t = 0,
+        value_parser = values::whole::<u64>,
         requires = "random",
         help_heading = "What is run"
     )]

@@ -18,7 +18,7 @@ pub struct SamplingArgs {
     pub temperature: f32,
 
     /// Sample among the K likeliest tokens only; 0 for all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = values::whole::<u32>)]
     pub top_k: u32,
 
     /// Sample among the likeliest tokens whose probabilities add up to P.
@@ -34,7 +34,7 @@ pub struct SamplingArgs {
     pub repetition_penalty: f32,
 
     /// Seed of the random choice; the same seed gives the same text [default: a new one each run].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::whole::<u64>)]
     pub seed: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ pub struct GenerateArgs {
     pub json: bool,
 
     /// Record the N largest logits of each step, before any penalty or temperature; needs --json.
-    #[arg(long, value_name = "N", requires = "json", help_heading = "Output")]
+    #[arg(long, value_name = "N", requires = "json", value_parser = values::positive, help_heading = "Output")]
     pub top_logits: Option<NonZeroUsize>,
 }
 

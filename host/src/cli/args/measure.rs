@@ -84,7 +84,7 @@ pub struct GraphArgs {
     pub stats: bool,
 
     /// Tokens that each sequence holds before the step that is counted.
-    #[arg(long, value_name = "N", default_value_t = 128, requires = "stats")]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = values::whole::<usize>, requires = "stats")]
     pub position: usize,
 
     /// Write the graph to a file.
@@ -179,7 +179,7 @@ pub struct VerifyArgs {
     pub tokens: Option<PathBuf>,
 
     /// Tokens at each prompt's end that run as decode steps, at most half of it.
-    #[arg(long, value_name = "N", default_value_t = crate::gate::DECODE_STEPS, help_heading = "What is run")]
+    #[arg(long, value_name = "N", default_value_t = crate::gate::DECODE_STEPS, value_parser = values::whole::<usize>, help_heading = "What is run")]
     pub decode_steps: usize,
 
     /// Replace a limit; may be given several times. Names: kl-mean, kl-p999, kl-max (nats), top1,
@@ -279,6 +279,7 @@ pub struct BenchArgs {
         long,
         value_name = "N",
         default_value_t = 1,
+        value_parser = values::whole::<usize>,
         help_heading = "How often"
     )]
     pub warmup: usize,
