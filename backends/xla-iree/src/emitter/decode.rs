@@ -26,11 +26,13 @@ use super::types::{Dim, Elem};
 
 /// Whether a layer is plain and its matrices lie as this needs them.
 pub fn suits(source: Source<'_>, layer: usize, spec: &LayerSpec) -> bool {
-    plain(spec) && spec.attention.head_dim.is_multiple_of(16) && matrices(source, layer).is_some()
+    plain(spec)
+        && spec.attention.head_dim.is_multiple_of(16)
+        && matrices(source, layer, Layout::Blocks).is_some()
 }
 
-/// A layer's matrices: queries with keys and values, output, gate with up, down.
-fn matrices(source: Source<'_>, layer: usize) -> Option<[Resident; 4]> {
+/// A layer's matrices, where all lie in `layout`: queries with keys and values, output, gate with up, down.
+pub fn matrices(source: Source<'_>, layer: usize, layout: Layout) -> Option<[Resident; 4]> {
     let id = |weight| layer_weight(layer, weight);
     let joined = |ids: &[WeightId]| <[Resident; 1]>::try_from(group(source, ids)).ok();
     let [qkv] = joined(&[id(W::Query), id(W::Key), id(W::Value)])?;
@@ -41,9 +43,7 @@ fn matrices(source: Source<'_>, layer: usize) -> Option<[Resident; 4]> {
         gate_up,
         single(source, id(W::Down)),
     ];
-    all.iter()
-        .all(|r| r.layout == Layout::Blocks)
-        .then_some(all)
+    all.iter().all(|r| r.layout == layout).then_some(all)
 }
 
 /// Factors of the rotation of all heads of queries, keys and values for one position, f32
@@ -108,7 +108,7 @@ pub fn layer(
     caches: &mut [Cache],
 ) -> Vec<Value> {
     let (Some(matrices), Some(before), Some(between), FeedForward::Gated(mlp)) = (
-        matrices(f.source, layer),
+        matrices(f.source, layer, Layout::Blocks),
         spec.pre_attention,
         spec.pre_feed_forward,
         &spec.feed_forward,
@@ -236,7 +236,7 @@ fn rotate(
 
 /// Attention of scaled, rotated `heads` `[heads, head_dim]` over the live part of the cache, which
 /// takes the new key and value first: f32 `[heads * head_dim]`.
-fn attend(
+pub fn attend(
     f: &mut Function<'_>,
     heads: &Value,
     spec: &AttentionSpec,

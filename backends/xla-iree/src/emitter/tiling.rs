@@ -24,10 +24,7 @@ pub enum Profile {
     },
     /// A GPU by IREE's `cuda`, `vulkan-spirv`, `metal-spirv` or `rocm`. Packed weights are whole words,
     /// which every one of them loads, and fast; narrower loads some have not, and none has fast.
-    Gpu {
-        /// Whether its memory is the host's, so that words are best left where a checkpoint has them.
-        unified: bool,
-    },
+    Gpu,
 }
 
 /// Tile sizes of one operation, by loop dimension; 0 leaves a dimension whole.

@@ -44,7 +44,7 @@ struct Reads {
 impl Reads {
     fn of(target: &Target) -> Self {
         Self {
-            nibbles: !matches!(target.profile, Profile::Gpu { .. }),
+            nibbles: !matches!(target.profile, Profile::Gpu),
             halves: target.resident.contains(&ElementType::F16),
         }
     }
@@ -64,6 +64,11 @@ const CALLS: usize = 2;
 
 /// Furthest from f64 that a number may be: far above the error of f32 here, far below a mistake.
 const LIMIT: f64 = 1e-4;
+
+/// The graph that [`check`] compiles for a target.
+pub fn graph(target: &Target) -> String {
+    Reads::of(target).graph()
+}
 
 /// Compiles the graph and compares what the device makes of it.
 ///

@@ -117,7 +117,7 @@ fn target(description: String, flag: &str, halves: bool) -> Target {
     resident.extend(halves.then_some(DType::F16));
     Target {
         flags: flags(OWN.into_iter().chain([flag])),
-        profile: Profile::Gpu { unified: false },
+        profile: Profile::Gpu,
         precisions,
         resident: resident.into_iter().collect(),
         description,
