@@ -8,7 +8,7 @@ PROMPT  := What is the capital of France?
 .PHONY: help doctor setup model run chat test test-vulkan test-models test-full lint fmt docs deny clean plugins \
 	plugins-cuda plugins-vulkan plugins-metal \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
-	bench bench-peers bench-1b test-gates fusion-report gpu-bundle gpu-check
+	bench bench-peers bench-1b gates test-gates fusion-report gpu-bundle gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-peers: model plugins ## ... beside llama.cpp, MLX and candle, into docs/be
 
 bench-1b: model plugins ## ... a model of Llama-3.2-1B's shape with random weights, beside llama.cpp, into docs/bench
 	@bench/peers.sh 1b
+
+gates: model plugins ## run the accuracy gate for every default and precision, into docs/gates (10 minutes)
+	@tests/tools/record-gates.sh $(RELEASE)
 
 fusion-report: plugins model ## compile and count graphs for every target, into docs/fusion.md (half an hour)
 	@python3 bench/fusion/report.py --program $(RELEASE)

@@ -60,7 +60,7 @@ pub fn preferred_first(driver: &str, mut precisions: Vec<Precision>) -> Vec<Prec
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use serde_json::{Value, json};
 
@@ -125,15 +125,44 @@ mod tests {
         }
     }
 
+    /// The repository's root.
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    /// A committed record, by its stem.
+    fn committed(stem: &str) -> Value {
+        let path = root().join(format!("docs/gates/{stem}.json"));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).unwrap()
+    }
+
     #[test]
     fn every_default_has_its_record() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/gates");
         for default in &DEFAULTS {
-            let path = folder.join(format!("{}.json", default.record));
-            let text = std::fs::read_to_string(&path)
-                .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            let record: Value = serde_json::from_str(&text).unwrap();
+            let record = committed(default.record);
             assert_eq!(objection(default, &record), None, "{}", default.driver);
+        }
+    }
+
+    /// Those of the tiny fixtures, whose weights are not packed.
+    #[test]
+    fn every_default_has_a_record_of_each_tiny_fixture() {
+        let fixtures = std::fs::read_dir(root().join("tests/fixtures/tiny")).unwrap();
+        let names: Vec<_> = fixtures.map(|f| f.unwrap().file_name()).collect();
+        assert!(names.len() >= 15, "{names:?}");
+        for default in &DEFAULTS {
+            let dense = Default {
+                packed: false,
+                ..*default
+            };
+            for name in &names {
+                let name = name.to_str().unwrap();
+                let record = committed(&format!("tiny/{name}-{}-f32", default.gated));
+                assert_eq!(record["model"]["name"], name);
+                assert_eq!(objection(&dense, &record), None, "{name}");
+            }
         }
     }
 
