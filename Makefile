@@ -5,7 +5,8 @@ BACKEND := xla-iree:local-task
 PROMPT  := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup model run chat test test-vulkan test-models test-full lint fmt docs deny clean plugins \
+.PHONY: help doctor setup model run chat conformance test test-vulkan test-models test-full lint fmt docs deny clean plugins \
+	fuzz sanitize soak \
 	plugins-cuda plugins-vulkan plugins-metal \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
 	bench bench-peers bench-1b gates test-gates fusion-report gpu-bundle gpu-check
@@ -59,6 +60,18 @@ test-models: ## the same, and more models on the IREE backend: all checkpoints n
 
 test-full: ## the same, and all of the suite's models on the IREE backend (an hour more, the first time)
 	@HALFHITCH_SUITE=full tests/tools/test.sh --features halfhitch-local-task-tests/models
+
+conformance: plugins ## hold the IREE backend to the contract and to the numbers (minutes, the first time)
+	@$(RELEASE) conformance --backend $(BACKEND)
+
+fuzz: ## feed every parser with made-up input, a minute each (FUZZ_SECONDS, FUZZ_RUNS, FUZZ_JOBS)
+	@tests/tools/fuzz.sh
+
+sanitize: ## run the shim, the program and the unsafe parts under sanitizers, valgrind and Miri (20 minutes)
+	@tests/tools/sanitize.sh
+
+soak: ## run mixed sessions while all goes wrong that can: 30 minutes, or SOAK_MINUTES
+	@tests/tools/soak.sh
 
 bench: model plugins ## measure the real model here: precisions, packed or not, 1 and 2 threads (5 minutes)
 	@$(RELEASE) bench --backend $(BACKEND) --model models/smollm2-135m --precision f32,f16 \

@@ -3,12 +3,13 @@
 # installed; then driver_test for each driver that a runtime was built for and that has a device.
 # Everything is built in .cache/csrc-tests. Closes with 'N passed, N failed, N skipped'.
 #
-# Needs `make iree-runtime`. Environment: CC; HH_SKIP_VALGRIND=1 leaves the slow part out.
+# Needs `make iree-runtime`. Environment: CC; HH_SKIP_VALGRIND=1 leaves the slow part out; HH_TSAN=1 adds the
+# tests under ThreadSanitizer, for which the runtime is built once more (two minutes).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 out="$here/../.cache/csrc-tests"
 cc="${CC:-cc}"
-tests=(devices buffers programs calls)
+tests=(devices buffers programs calls threads)
 mkdir -p "$out"
 
 compile="$("$here/build-runtime.sh" compiler)"
@@ -106,6 +107,20 @@ else
       --show-leak-kinds=$leaks --errors-for-leak-kinds=$leaks --error-exitcode=9 \
       "$out/plain/${test}_test"
   done
+fi
+
+if [[ -n "${HH_TSAN:-}" ]]; then
+  tsan="$here/tests/tsan"
+  CC="$tsan/cc" CXX="$tsan/c++" "$here/build-runtime.sh" build >/dev/null
+  plain_cc="$cc" cc="$tsan/cc"
+  CC="$tsan/cc" CXX="$tsan/c++" use ""
+  export HH_TEST_MODULES="$out/modules"
+  build "$out/tsan" "${tests[*]}" -O1
+  for test in "${tests[@]}"; do
+    TSAN_OPTIONS="halt_on_error=1:allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$tsan/suppressions" \
+      check "$test-tsan" "$out/tsan/${test}_test"
+  done
+  cc="$plain_cc"
 fi
 
 # SPIR-V that any Vulkan 1.3 device with 8 and 16 bit storage takes; without memoisation, because

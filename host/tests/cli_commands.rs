@@ -27,6 +27,7 @@ fn help_reads_well() {
         "graph",
         "tune",
         "verify",
+        "conformance",
         "bench",
         "backends",
         "import",

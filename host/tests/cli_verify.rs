@@ -78,6 +78,59 @@ fn json_and_the_record_are_one_and_hold_no_folder() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// The record goes into a pipe, and through a link, and neither is replaced.
+#[test]
+#[cfg(unix)]
+fn a_record_goes_where_the_name_leads() {
+    use std::os::unix::fs::{FileTypeExt as _, symlink};
+
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let link = folder.path().join("link");
+    symlink("gate.json", &link).unwrap();
+    let from = fifo.clone();
+    let reader = std::thread::spawn(move || fs::read_to_string(from).unwrap());
+    for path in [&fifo, &link] {
+        let (code, _, err) = verify(&tiny(), &["--record", path.to_str().unwrap()]);
+        assert_eq!(code, 0, "{err}");
+    }
+    let passed = |text: &str| serde_json::from_str::<Value>(text).unwrap()["verdict"] == "pass";
+    assert!(passed(&reader.join().unwrap()));
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(passed(
+        &fs::read_to_string(folder.path().join("gate.json")).unwrap()
+    ));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+/// `--record /dev/stdout` with stdout in a file: both are in it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_record_on_stdout_joins_what_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let status = halfhitch_process()
+        .args(["verify", "-q", "--record"])
+        .arg(&out)
+        .arg("-m")
+        .arg(tiny())
+        .stdout(
+            fs::File::options()
+                .create(true)
+                .append(true)
+                .open(&out)
+                .unwrap(),
+        )
+        .status();
+    assert!(status.unwrap().success());
+    let text = fs::read_to_string(&out).unwrap();
+    assert!(text.starts_with("{\n  \"format\""), "{text}");
+    assert!(text.contains("\nPASS  within all"), "{text}");
+}
+
 #[test]
 fn prompts_come_from_a_file_of_texts_or_of_tokens() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +195,7 @@ fn what_cannot_be_run_is_said_on_one_line() {
         (&["--against-precision", "f16"], "--against: "),
         (
             &["--record", "nowhere/gate.json"],
-            "--record nowhere/gate.json: ",
+            "--record: nowhere/gate.json: cannot write a file in that folder: ",
         ),
         (
             &["--against-model", talking.to_str().unwrap()],

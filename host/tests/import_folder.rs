@@ -29,6 +29,26 @@ fn import(gguf: &Path, out: &Path, force: bool) -> SeamResult<()> {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_link_is_followed_to_the_folder_it_names() {
+    use std::os::unix::fs::symlink;
+
+    let dir = tempfile::tempdir().unwrap();
+    let large = dir.path().join("large-disk");
+    fs::create_dir(&large).unwrap();
+    let link = dir.path().join("model");
+    symlink("large-disk/model", &link).unwrap();
+    // To nothing yet, and then to a model that is replaced.
+    for force in [false, true] {
+        import(&fixtures().join("gguf/llama-q4_1.gguf"), &link, force).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(large.join("model/config.json").is_file());
+        assert_eq!(names(&large), ["model"]);
+    }
+    assert_eq!(names(dir.path()), ["large-disk", "model"]);
+}
+
+#[test]
 fn tensors_are_aligned_and_written_in_any_order() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("w.safetensors");

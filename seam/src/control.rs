@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{ErrorCode, SeamError, SeamResult};
 
 /// Stops work from another thread or a signal handler. Clones share the flag.
@@ -80,7 +82,8 @@ impl fmt::Debug for CancelToken {
 }
 
 /// A part of opening a session or running a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
     /// Turning the model into code; counted in modules.
@@ -95,6 +98,8 @@ pub enum Stage {
     Tune,
     /// Comparing two backends; counted in tokens.
     Compare,
+    /// Running cases of the conformance suite; counted in cases.
+    Check,
 }
 
 impl Stage {
@@ -107,12 +112,14 @@ impl Stage {
             Self::Convert => "converting",
             Self::Tune => "measuring",
             Self::Compare => "comparing",
+            Self::Check => "running cases",
         }
     }
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// `done` of `total` units of a stage; the stage ends with `done == total`.

@@ -41,7 +41,8 @@
 //!    `library` (its file name), `version`, `abi` (`[major, minor]`), `target` (the triple),
 //!    `components` (versions by name) and `sha256` of the library.
 //!
-//! The suite in `tests/suite` runs against any backend through these traits and is the judge.
+//! The suite in `tests/suite` runs against any backend through these traits and is the judge:
+//! `halfhitch conformance --plugin FILE` (docs/conformance.md).
 //!
 //! # Threads and ownership
 //!
@@ -55,6 +56,7 @@ mod backend;
 mod capability;
 mod control;
 mod dtype;
+pub mod environment;
 mod error;
 mod graph;
 pub mod model;

@@ -1,4 +1,9 @@
 //! A backend around another that is wrong in one way.
+// Each user has its own part of this.
+#![allow(dead_code)]
+
+#[path = "fault.rs"]
+mod fault;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,70 +14,17 @@ use halfhitch_seam::{
     OutputRequest, Precision, SeamError, SeamResult, SequenceId, Session, StepOutput, Tap, TokenId,
 };
 
-/// One way to be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// None: the wrapper alone.
-    None,
-    /// Tokens after a cut stand one position too early.
-    PositionAfterTruncate,
-    /// A cut changes the length that is told, not the cache.
-    TruncateDoesNothing,
-    /// In a batch, the first two sequences get each other's token.
-    OtherSequence,
-    /// A step returns what the step before it should have.
-    StaleLogits,
-    /// The last token of a prompt's first chunk is lost.
-    DroppedToken,
-    /// Where logits are not finite, token 0.
-    TokenFromNan,
-    /// Where logits are not finite, they are returned.
-    NanLogits,
-    /// Greedy is off by one.
-    SecondBestToken,
-    /// Logits in place of log-probabilities.
-    RawLogprobs,
-    /// Every position's logits are the first one's.
-    FirstRowForAll,
-    /// Logits come unasked.
-    LogitsUnasked,
-    /// A cancelled prompt leaves a token.
-    CancelLeavesTokens,
-    /// A prompt cannot be cancelled.
-    IgnoresCancel,
-    /// A prompt that is too long fills the context before it is refused.
-    FillsContext,
-    /// A new sequence gets a released one's id.
-    ReusesIds,
-    /// Tokens outside the vocabulary become the last one.
-    ClampsTokens,
-    /// A sequence twice in a step grows twice.
-    AcceptsDuplicates,
-    /// An empty prompt is nothing.
-    AcceptsEmpty,
-    /// Every refusal is the backend's own fault.
-    WrongCode,
-    /// Progress is not passed on.
-    NoProgress,
-    /// A precision that is not there is advertised.
-    ClaimsHalf,
-    /// A sampler that works is not advertised.
-    DeniesSampler,
-    /// Logits change a little from session to session.
-    Drifts,
-    /// A cut panics.
-    Panics,
-    /// Intermediate results that are advertised are refused.
-    HidesTaps,
-    /// Intermediate results are those of other tokens.
-    TapsOtherTokens,
-}
+pub use fault::Fault;
+
+/// Bytes that a leaking session leaves: about its model's weights.
+const LEAK: usize = 80 << 10;
 
 /// The wrapper.
 pub struct Faulty {
     inner: Arc<dyn ComputeBackend>,
     fault: Fault,
     opened: std::sync::atomic::AtomicU32,
+    last: Arc<std::sync::atomic::AtomicU32>,
 }
 
 impl Faulty {
@@ -82,6 +34,7 @@ impl Faulty {
             inner,
             fault,
             opened: 0.into(),
+            last: Arc::default(),
         }
     }
 }
@@ -107,6 +60,9 @@ impl ComputeBackend for Faulty {
 
     fn open(&self, request: OpenRequest<'_>) -> SeamResult<Box<dyn Session>> {
         let vocab = request.model.vocab_size;
+        if self.fault == Fault::Leaks {
+            std::mem::forget(vec![1u8; LEAK]);
+        }
         let n = self
             .opened
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -119,6 +75,8 @@ impl ComputeBackend for Faulty {
             names: BTreeMap::new(),
             free: Vec::new(),
             drift: 1.0 + 1e-6 * (n % 2) as f32,
+            thread: std::thread::current().id(),
+            last: Arc::clone(&self.last),
         }))
     }
 }
@@ -135,6 +93,9 @@ struct FaultySession {
     names: BTreeMap<SequenceId, SequenceId>,
     free: Vec<SequenceId>,
     drift: f32,
+    thread: std::thread::ThreadId,
+    /// The token that any session saw last.
+    last: Arc<std::sync::atomic::AtomicU32>,
 }
 
 impl FaultySession {
@@ -240,6 +201,9 @@ impl Session for FaultySession {
     ) -> SeamResult<StepOutput> {
         let id = self.name(sequence);
         let chunk = self.plan().prefill_chunk;
+        if self.is(Fault::AbortsWithoutMemory) && tokens.len() > 100 {
+            std::mem::forget(vec![1u8; 160 << 20]);
+        }
         let mut tokens: Vec<TokenId> = tokens.iter().map(|&t| self.token(t)).collect();
         if self.is(Fault::AcceptsEmpty) && tokens.is_empty() {
             return Ok(StepOutput::default());
@@ -290,6 +254,12 @@ impl Session for FaultySession {
         steps: &[DecodeStep],
         output: OutputRequest,
     ) -> SeamResult<Vec<StepOutput>> {
+        if self.is(Fault::OneThread) && self.thread != std::thread::current().id() {
+            return Err(SeamError::new(
+                ErrorCode::Backend,
+                "called from another thread",
+            ));
+        }
         let mut inner: Vec<DecodeStep> = steps
             .iter()
             .map(|step| DecodeStep {
@@ -297,6 +267,15 @@ impl Session for FaultySession {
                 token: self.token(step.token),
             })
             .collect();
+        if self.is(Fault::SharesState) && inner.len() == 1 {
+            use std::sync::atomic::Ordering::SeqCst;
+            let own = inner[0].token;
+            // A step that reads its input where every session's lies, a moment after it was put there.
+            self.last.store(own, SeqCst);
+            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            inner[0].token = self.last.load(SeqCst).min(self.vocab as TokenId - 1);
+        }
         if self.is(Fault::AcceptsDuplicates) {
             let mut out = Vec::new();
             for step in inner {

@@ -28,6 +28,10 @@ impl Numbers {
                     let halves = values.iter().map(|&v| half::f16::from_f32(v));
                     halves.flat_map(half::f16::to_le_bytes).collect()
                 }
+                halfhitch_seam::DType::BF16 => {
+                    let halves = values.iter().map(|&v| half::bf16::from_f32(v));
+                    halves.flat_map(half::bf16::to_le_bytes).collect()
+                }
                 _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
             };
             Tensor::new(t.dtype(), t.shape().to_vec(), bytes.into()).unwrap()

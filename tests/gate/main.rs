@@ -309,7 +309,7 @@ fn a_step_at_another_position_fails_and_the_step_is_named() {
 
 #[test]
 fn norms_that_sum_in_f16_fail() {
-    let exact = Narrow(|squares| squares.iter().sum());
+    let exact = Narrow::new(|squares| squares.iter().sum());
     let (measured, found) = gate(&model(), exact, f32_limits());
     assert_eq!(
         measured.verdict(),
@@ -317,7 +317,7 @@ fn norms_that_sum_in_f16_fail() {
         "the wrapper itself fails"
     );
     assert!(found.finding.is_none());
-    let (measured, found) = gate(&model(), Narrow(in_f16), f32_limits());
+    let (measured, found) = gate(&model(), Narrow::new(in_f16), f32_limits());
     assert_eq!(measured.verdict(), Verdict::Fail);
     // Every norm is wrong, the last one too: no layer is at fault alone.
     assert_eq!(found.finding.unwrap().layer, None);

@@ -30,8 +30,8 @@ const BROKEN: &[(&str, Break, ErrorCode, &str)] = &[
     (
         "garbage manifest",
         |f| f.write("faulty.plugin.json", b"\x00\xff not json"),
-        ErrorCode::Io,
-        "UTF-8",
+        ErrorCode::InvalidInput,
+        "not a plugin manifest",
     ),
     (
         "manifest of another shape",

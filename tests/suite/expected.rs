@@ -80,6 +80,27 @@ impl Expected {
         Ok(expected)
     }
 
+    /// Checks that every row is of a vocabulary of that size, and every token in it.
+    ///
+    /// # Errors
+    /// `InvalidInput` where one is not.
+    pub fn check_vocabulary(&self, size: usize) -> SeamResult<()> {
+        let cut = &self.truncate;
+        let sequences = self.sequences.iter();
+        let mut rows = sequences.clone().flat_map(|s| &s.logits).chain(&cut.logits);
+        let tokens = sequences.flat_map(|s| {
+            let top = s.top5.iter().flat_map(|t| &t.ids);
+            s.prompt.iter().chain(&s.steps).chain(top)
+        });
+        let known = |&token: &TokenId| (token as usize) < size;
+        if rows.all(|row| row.len() == size) && tokens.chain(&cut.tokens).all(known) {
+            return Ok(());
+        }
+        Err(SeamError::invalid_input(format!(
+            "an expected.json of another vocabulary than the model's {size} tokens"
+        )))
+    }
+
     /// Asks the oracle about a generated model.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! The list of generated models: each feature by itself, then many at once.
 
+use std::collections::BTreeSet;
+
 use halfhitch_seam::model::{
     Activation, FeedForward, LayerSpec, MixtureOfExperts, ModelSpec, NormKind, NormSpec, QkNorm,
     QkNormScope, RopeLayout, RopeScaling,
 };
-use halfhitch_seam::{DType, SeamResult};
+use halfhitch_seam::{DType, ModelFeature, SeamResult};
 
 use crate::models::{Generated, Storage, plain_spec};
 use crate::random::Random;
@@ -239,6 +241,31 @@ pub fn all() -> SeamResult<Vec<Generated>> {
     single.chain(many).chain(halves).collect()
 }
 
+/// Names of as few models as have every one of `features`, the richest first.
+///
+/// # Errors
+/// Never, unless the seam's own checks refuse a model.
+pub fn covering(features: &BTreeSet<ModelFeature>) -> SeamResult<BTreeSet<String>> {
+    let mut left = features.clone();
+    let mut able = all()?;
+    able.retain(|m| m.spec.features().is_subset(features));
+    let mut chosen = BTreeSet::new();
+    while !left.is_empty() {
+        let gain = |m: &Generated| m.spec.features().intersection(&left).count();
+        // The first of the best, so that the choice is the same each time.
+        let Some(best) = able.iter().rev().max_by_key(|m| gain(m)) else {
+            break;
+        };
+        if gain(best) == 0 {
+            break;
+        }
+        let own = best.spec.features();
+        left.retain(|f| !own.contains(f));
+        chosen.insert(best.name.clone());
+    }
+    Ok(chosen)
+}
+
 /// The model that varies the plain one by a single feature of that name.
 ///
 /// # Errors
@@ -258,8 +285,7 @@ pub fn single(name: &str) -> SeamResult<Generated> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halfhitch_seam::ModelFeature;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     #[test]
     fn every_feature_is_there_alone_and_in_combination() {
@@ -281,6 +307,22 @@ mod tests {
             let n = together.get(&feature).copied().unwrap_or(0);
             assert!(n >= 2, "only {n} combinations have {feature}");
         }
+    }
+
+    #[test]
+    fn few_models_cover_all_features() {
+        let everything: BTreeSet<ModelFeature> = ModelFeature::ALL.into();
+        for without in [None, Some(ModelFeature::MixtureOfExperts)] {
+            let mut wanted = everything.clone();
+            without.map(|f| wanted.remove(&f));
+            let names = covering(&wanted).unwrap();
+            assert!(names.len() <= 5, "{names:?}");
+            let models = all().unwrap();
+            let chosen = models.iter().filter(|m| names.contains(&m.name));
+            let covered: BTreeSet<_> = chosen.flat_map(|m| m.spec.features()).collect();
+            assert_eq!(covered, wanted);
+        }
+        assert!(covering(&BTreeSet::new()).unwrap().is_empty());
     }
 
     #[test]

@@ -45,8 +45,14 @@ pub(crate) fn close(what: &str, got: &[f32], want: &[f32], limit: f64) -> Outcom
     }
     let off = difference(got, want);
     if off > limit {
+        let apart = |i: usize| (f64::from(got[i]) - f64::from(want[i])).abs();
+        // A NaN is the worst of all.
+        let worst = (0..got.len()).max_by(|&a, &b| apart(a).total_cmp(&apart(b)));
+        let worst = worst.map_or_else(String::new, |i| {
+            format!(": that of token {i} is {}, not {}", got[i], want[i])
+        });
         return fail(format!(
-            "{what}: logits are off by {off:.2e} relative, {limit:.0e} is the limit"
+            "{what}: logits are off by {off:.2e} relative, {limit:.0e} is the limit{worst}"
         ));
     }
     Ok(())

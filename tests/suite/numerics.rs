@@ -1,7 +1,10 @@
 //! Logits against ground truth: the oracle's for generated models, others' for fixture files.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
 use halfhitch_seam::{
-    CancelToken, DecodeStep, ModelFeature, ModelSpec, OutputRequest, PlanRequest, Precision,
+    CancelToken, DType, DecodeStep, ModelFeature, ModelSpec, OutputRequest, PlanRequest, Precision,
     QuantRequest, SeamResult, SequenceId, Session, TokenId, Weight, Weights,
 };
 
@@ -11,29 +14,165 @@ use crate::limits::{close, relative};
 use crate::models::{self, Generated};
 use crate::report::{Miss, Outcome, Report, fail};
 use crate::subject::{Subject, control};
+use crate::test::{Test, Tier};
 
 /// Every generated model in every precision that the device has, and every scheme both expanded and
 /// packed.
 pub fn generated(subject: &Subject) -> Report {
     let mut report = Report::default();
-    let mut one = |model: SeamResult<Generated>| {
-        let made = model.and_then(|m| Ok((Expected::from_oracle(&m)?, m)));
-        match made {
-            Ok((expected, m)) => {
-                let name = format!("generated/{}", m.name);
-                report.extend(model_cases(subject, &name, &m.spec, &m.weights, &expected));
-            }
-            Err(e) => report.run("generated", || fail(format!("the suite's own model: {e}"))),
+    let capabilities = match subject.capabilities() {
+        Ok(capabilities) => capabilities,
+        Err(miss) => {
+            report.run("generated/capabilities", || Err(miss));
+            return report;
         }
     };
-    match features::all() {
-        Ok(all) => all.into_iter().for_each(|m| one(Ok(m))),
-        Err(e) => one(Err(e)),
-    }
-    for (i, scheme) in models::schemes().into_iter().enumerate() {
-        one(models::packed(scheme, i % 2 == 1));
+    match tests(&capabilities.features, &capabilities.precisions) {
+        Ok(tests) => report.cases.extend(tests.iter().map(|t| t.run(subject))),
+        Err(e) => report.run("generated", || fail(format!("the suite's own model: {e}"))),
     }
     report
+}
+
+/// One scheme a width that is most used, with every group size and scale type once.
+const QUICK_SCHEMES: [(u32, u32, DType); 3] = [
+    (2, 128, DType::F32),
+    (4, 32, DType::F16),
+    (8, 64, DType::BF16),
+];
+
+/// Every generated model in these precisions. In [`Tier::Quick`] are as few models as have all of
+/// `features`, in f32; the plain one in every precision; and one scheme a width.
+///
+/// # Errors
+/// Never, unless the seam's own checks refuse a model.
+pub fn tests(features: &BTreeSet<ModelFeature>, precisions: &[Precision]) -> SeamResult<Vec<Test>> {
+    let covering = features::covering(features)?;
+    let mut tests = Vec::new();
+    let mut add = |model: Generated, quick: &dyn Fn(Precision) -> bool| {
+        let name = format!("generated/{}", model.name);
+        let truth = Grounded::by_oracle(model);
+        for &precision in precisions {
+            let tier = if quick(precision) {
+                Tier::Quick
+            } else {
+                Tier::Full
+            };
+            tests.extend(truth.tests(&name, precision, tier));
+        }
+    };
+    for model in features::all()? {
+        let covers = covering.contains(&model.name);
+        // What a device does not have costs it nothing to refuse.
+        let refused =
+            !model.spec.features().is_subset(features) && !model.name.starts_with("combination");
+        let plain = model.name == "plain";
+        add(model, &|p| {
+            plain || ((covers || refused) && p == Precision::F32)
+        });
+    }
+    for (i, scheme) in models::schemes().into_iter().enumerate() {
+        let of = (
+            scheme.bits.get() as u32,
+            scheme.group_size.get() as u32,
+            scheme.scale_dtype,
+        );
+        let quick = QUICK_SCHEMES.contains(&of);
+        add(models::packed(scheme, i % 2 == 1)?, &|p| {
+            quick && p == Precision::F32
+        });
+    }
+    Ok(tests)
+}
+
+/// A model and its ground truth: the oracle's, made when it is first asked for, or another's.
+pub struct Grounded {
+    model: Arc<Generated>,
+    expected: OnceLock<SeamResult<Expected>>,
+}
+
+impl Grounded {
+    /// Ground truth by the suite's oracle.
+    pub fn by_oracle(model: Generated) -> Arc<Self> {
+        Arc::new(Self {
+            model: Arc::new(model),
+            expected: OnceLock::new(),
+        })
+    }
+
+    /// Ground truth from elsewhere.
+    pub fn given(model: Generated, expected: Expected) -> Arc<Self> {
+        Arc::new(Self {
+            model: Arc::new(model),
+            expected: OnceLock::from(Ok(expected)),
+        })
+    }
+
+    fn expected(&self) -> Outcome<&Expected> {
+        let made = self
+            .expected
+            .get_or_init(|| Expected::from_oracle(&self.model));
+        made.as_ref()
+            .map_err(|e| Miss::Fail(format!("the suite's own model: {e}")))
+    }
+
+    /// The model's cases in one precision: `NAME/PRECISION[-packed]/CASE`.
+    pub fn tests(self: &Arc<Self>, name: &str, precision: Precision, tier: Tier) -> Vec<Test> {
+        let model = &self.model;
+        let mut tests = Vec::new();
+        for (suffix, request) in ways(&model.spec, &model.weights, precision) {
+            for &(case, run) in CASES {
+                let own = Arc::clone(self);
+                let run = move |subject: &Subject| {
+                    let Generated { spec, weights, .. } = &*own.model;
+                    // Refused before ground truth is made.
+                    subject.plan(spec, weights, &request)?;
+                    run(&Truth {
+                        subject,
+                        spec,
+                        weights,
+                        expected: own.expected()?,
+                        request,
+                        limit: relative(precision),
+                    })
+                };
+                let name = format!("{name}/{precision}{suffix}/{case}");
+                tests.push(Test::new(name, tier, run).about(model));
+            }
+        }
+        tests
+    }
+}
+
+/// In which ways a model is run in a precision, with the names' suffixes.
+pub(crate) fn ways(
+    spec: &ModelSpec,
+    weights: &Weights,
+    precision: Precision,
+) -> Vec<(&'static str, PlanRequest)> {
+    let routed = spec.features().contains(&ModelFeature::MixtureOfExperts);
+    // Rounding may choose another expert, which is no error but changes everything after.
+    if routed && precision != Precision::F32 {
+        return Vec::new();
+    }
+    let quantised = weights.iter().any(|(_, w)| matches!(w, Weight::Affine(_)));
+    let modes: &[_] = match quantised {
+        true => &[
+            ("", QuantRequest::Dequant),
+            ("-packed", QuantRequest::Packed),
+        ],
+        false => &[("", QuantRequest::Auto)],
+    };
+    let request = |quant| PlanRequest {
+        precision: Some(precision),
+        quant,
+        sequences: 2,
+        ..PlanRequest::default()
+    };
+    modes
+        .iter()
+        .map(|&(suffix, quant)| (suffix, request(quant)))
+        .collect()
 }
 
 /// One model with ground truth, in every precision and both with and without packed weights. Case
@@ -67,39 +206,16 @@ pub fn model_cases_in(
     expected: &Expected,
     precisions: &[Precision],
 ) -> Report {
-    let mut report = Report::default();
-    let quantised = weights.iter().any(|(_, w)| matches!(w, Weight::Affine(_)));
-    let modes: &[_] = match quantised {
-        true => &[
-            ("", QuantRequest::Dequant),
-            ("-packed", QuantRequest::Packed),
-        ],
-        false => &[("", QuantRequest::Auto)],
+    let model = Generated {
+        name: name.into(),
+        spec: spec.clone(),
+        weights: weights.clone(),
     };
-    let routed = spec.features().contains(&ModelFeature::MixtureOfExperts);
+    let truth = Grounded::given(model, expected.clone());
+    let mut report = Report::default();
     for &precision in precisions {
-        // Rounding may choose another expert, which is no error but changes everything after.
-        if routed && precision != Precision::F32 {
-            continue;
-        }
-        for (suffix, quant) in modes {
-            let truth = Truth {
-                subject,
-                spec,
-                weights,
-                expected,
-                request: PlanRequest {
-                    precision: Some(precision),
-                    quant: *quant,
-                    sequences: 2,
-                    ..PlanRequest::default()
-                },
-                limit: relative(precision),
-            };
-            for (case, run) in CASES {
-                report.run(format!("{name}/{precision}{suffix}/{case}"), || run(&truth));
-            }
-        }
+        let tests = truth.tests(name, precision, Tier::Full);
+        report.cases.extend(tests.iter().map(|t| t.run(subject)));
     }
     report
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use halfhitch_seam::SeamError;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,39 @@ pub enum Verdict {
         /// What it lacks.
         capability: String,
     },
+    /// The backend is wrong, and that is known.
+    ExpectedFailure {
+        /// What was seen and what was expected.
+        detail: String,
+        /// Why it is expected.
+        reason: String,
+    },
+    /// It is listed as an expected failure, and passes: the list is wrong.
+    Stale {
+        /// Why it was expected to fail.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// Every verdict's name, as it is serialised.
+    pub const NAMES: [&str; 5] = ["pass", "fail", "unsupported", "expected_failure", "stale"];
+
+    /// The name as it is serialised.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail { .. } => "fail",
+            Self::Unsupported { .. } => "unsupported",
+            Self::ExpectedFailure { .. } => "expected_failure",
+            Self::Stale { .. } => "stale",
+        }
+    }
+
+    /// Whether a run with this verdict in it has not passed.
+    pub const fn is_failure(&self) -> bool {
+        matches!(self, Self::Fail { .. } | Self::Stale { .. })
+    }
 }
 
 /// One case and how it ended.
@@ -32,18 +66,15 @@ pub struct Case {
     /// How it ended.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// How long it took, in milliseconds.
+    #[serde(default)]
+    pub millis: u64,
 }
 
-/// A run's cases, in the order they ran. Printed one a line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// The cases.
-    pub cases: Vec<Case>,
-}
-
-impl Report {
-    /// Runs one case. A panic of the backend fails it and ends no other.
-    pub fn run(&mut self, name: impl Into<String>, case: impl FnOnce() -> Outcome) {
+impl Case {
+    /// Runs a case. A panic of the backend fails it and goes no further.
+    pub fn run(name: impl Into<String>, case: impl FnOnce() -> Outcome) -> Self {
+        let start = Instant::now();
         let verdict = match catch_unwind(AssertUnwindSafe(case)) {
             Ok(Ok(())) => Verdict::Pass,
             Ok(Err(Miss::Fail(detail))) => Verdict::Fail { detail },
@@ -59,10 +90,25 @@ impl Report {
                 }
             }
         };
-        self.cases.push(Case {
+        Self {
             name: name.into(),
             verdict,
-        });
+            millis: start.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A run's cases, in the order they ran. Printed one a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The cases.
+    pub cases: Vec<Case>,
+}
+
+impl Report {
+    /// Runs one case. A panic of the backend fails it and ends no other.
+    pub fn run(&mut self, name: impl Into<String>, case: impl FnOnce() -> Outcome) {
+        self.cases.push(Case::run(name, case));
     }
 
     /// Adds another report's cases.
@@ -70,11 +116,9 @@ impl Report {
         self.cases.extend(other.cases);
     }
 
-    /// Cases that failed.
+    /// Cases that failed, those that were expected to and did not among them.
     pub fn failures(&self) -> impl Iterator<Item = &Case> {
-        self.cases
-            .iter()
-            .filter(|c| matches!(c.verdict, Verdict::Fail { .. }))
+        self.cases.iter().filter(|c| c.verdict.is_failure())
     }
 
     /// Cases that the device does not support.
@@ -98,6 +142,12 @@ impl fmt::Display for Report {
                 Verdict::Fail { detail } => writeln!(f, "FAIL         {}: {detail}", case.name)?,
                 Verdict::Unsupported { capability } => {
                     writeln!(f, "unsupported  {}: {capability}", case.name)?;
+                }
+                Verdict::ExpectedFailure { detail, reason } => {
+                    writeln!(f, "expected     {}: {detail} ({reason})", case.name)?;
+                }
+                Verdict::Stale { reason } => {
+                    writeln!(f, "STALE        {}: passes ({reason})", case.name)?;
                 }
             }
         }

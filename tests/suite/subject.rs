@@ -17,6 +17,8 @@ pub struct Subject {
     pub backend: Arc<dyn ComputeBackend>,
     /// Its device.
     pub device: DeviceId,
+    /// Stops what takes long: opening a session, and with it compiling.
+    pub cancel: CancelToken,
 }
 
 impl Subject {
@@ -32,10 +34,17 @@ impl Subject {
                 format!("{} has no device", backend.identity().name),
             )
         })?;
-        Ok(Self {
-            device: device.id.clone(),
+        let device = device.id.clone();
+        Ok(Self::new(backend, device))
+    }
+
+    /// A device of the backend.
+    pub fn new(backend: Arc<dyn ComputeBackend>, device: DeviceId) -> Self {
+        Self {
             backend,
-        })
+            device,
+            cancel: CancelToken::new(),
+        }
     }
 
     /// What the device advertises.
@@ -68,7 +77,7 @@ impl Subject {
             plan,
             model: spec,
             weights,
-            control: control(&CancelToken::new()),
+            control: control(&self.cancel),
         })
     }
 }

@@ -81,6 +81,20 @@ impl ReferenceSession {
         Ok(logits)
     }
 
+    /// Looks whether there is memory for what a chunk works in, so that it does not run out halfway, where
+    /// that would end the process.
+    fn room_for_a_chunk(&self) -> SeamResult<()> {
+        let bytes = self.plan.memory.workspace.saturating_mul(2).max(4 << 20);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
+            SeamError::new(
+                ErrorCode::OutOfMemory,
+                format!("no memory for the {bytes} bytes that a prompt works in"),
+            )
+            .hint("release sequences or use a shorter context")
+        })
+    }
+
     fn prefill_chunks(
         &mut self,
         sequence: SequenceId,
@@ -232,6 +246,7 @@ impl Session for ReferenceSession {
             .ok_or_else(|| unknown(sequence))?;
         let before = cache.len();
         cache.reserve(tokens.len())?;
+        self.room_for_a_chunk()?;
         let result = self.prefill_chunks(sequence, tokens, output, control);
         if result.is_err() {
             self.restore(&[(sequence, before)]);

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use halfhitch_seam::{CancelToken, ErrorCode, SeamError, SeamResult};
 use serde::Deserialize;
-
-use super::run::Run;
+use serde::de::DeserializeOwned;
 
 /// How often a wish to stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -17,21 +16,21 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Most bytes of output that are kept.
 const MOST: u64 = 4 << 20;
 
-/// What the process prints: a run, or what kept it from being one.
+/// What the process prints: a result, or what kept it from one.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer {
+enum Answer<T> {
     Failed { error: SeamError },
-    Run(Run),
+    Run(T),
 }
 
-/// Starts `command`, which prints a [`Run`] or `{"error": ...}` as JSON, and waits for it. Cancelled,
+/// Starts `command`, which prints a `T` or `{"error": ...}` as JSON, and waits for it. Cancelled,
 /// it ends the process.
 ///
 /// # Errors
 /// The error that the process printed; `Backend`, with its last line on stderr, where it printed
 /// nothing that can be read; `Cancelled`; `Io` where it cannot be started.
-pub fn run(mut command: Command, cancel: &CancelToken) -> SeamResult<Run> {
+pub fn run<T: DeserializeOwned>(mut command: Command, cancel: &CancelToken) -> SeamResult<T> {
     cancel.check()?;
     let io = |what: &str, e: std::io::Error| SeamError::new(ErrorCode::Io, format!("{what}: {e}"));
     let mut child = command
@@ -85,7 +84,7 @@ fn read_all(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn read_answer(text: &str, errors: &str, status: ExitStatus) -> SeamResult<Run> {
+fn read_answer<T: DeserializeOwned>(text: &str, errors: &str, status: ExitStatus) -> SeamResult<T> {
     match serde_json::from_str(text) {
         Ok(Answer::Run(run)) if status.success() => Ok(run),
         Ok(Answer::Failed { error }) => Err(error),
@@ -103,6 +102,7 @@ fn read_answer(text: &str, errors: &str, status: ExitStatus) -> SeamResult<Run> 
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::bench::Run;
     use std::time::Instant;
 
     fn shell(script: &str) -> Command {
@@ -116,26 +116,26 @@ mod tests {
         let good = r#"{"load_s":1,"compile_s":0,"first_token_s":0.5,"prefill":[],
             "decode_tokens_per_s":3,"at":[{"position":7,"step_s":0.1}],"peak_rss_bytes":null}"#;
         let cancel = CancelToken::new();
-        let run = super::run(shell(&format!("echo '{good}'")), &cancel).unwrap();
+        let run = super::run::<Run>(shell(&format!("echo '{good}'")), &cancel).unwrap();
         assert_eq!((run.load_s, run.at[0].position), (1.0, 7));
 
         let error = SeamError::unsupported("no such thing").hint("another");
         let json = serde_json::json!({ "error": error });
-        let failed = super::run(shell(&format!("echo '{json}'; exit 1")), &cancel);
+        let failed = super::run::<Run>(shell(&format!("echo '{json}'; exit 1")), &cancel);
         assert_eq!(failed.unwrap_err(), error);
     }
 
     #[test]
     fn a_process_that_dies_says_how() {
         let cancel = CancelToken::new();
-        let died = super::run(shell("echo one >&2; echo two >&2; kill -9 $$"), &cancel);
+        let died = super::run::<Run>(shell("echo one >&2; echo two >&2; kill -9 $$"), &cancel);
         let message = died.unwrap_err().to_string();
         assert!(
             message.contains("signal: 9") && message.ends_with("two"),
             "{message}"
         );
-        assert!(super::run(shell("echo '{}'"), &cancel).is_err());
-        let gone = super::run(Command::new("/nonexistent/program"), &cancel);
+        assert!(super::run::<Run>(shell("echo '{}'"), &cancel).is_err());
+        let gone = super::run::<Run>(Command::new("/nonexistent/program"), &cancel);
         assert_eq!(gone.unwrap_err().code, ErrorCode::Io);
     }
 
@@ -148,7 +148,7 @@ mod tests {
             thread::sleep(Duration::from_millis(100));
             stopper.cancel();
         });
-        let stopped = super::run(shell("exec sleep 60"), &cancel);
+        let stopped = super::run::<Run>(shell("exec sleep 60"), &cancel);
         assert_eq!(stopped.unwrap_err().code, ErrorCode::Cancelled);
         assert!(start.elapsed() < Duration::from_secs(30));
     }

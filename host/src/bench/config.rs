@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use halfhitch_seam::{ExecutionPlan, PlanRequest, Precision, QuantRequest, SeamError, SeamResult};
+use halfhitch_seam::{
+    ExecutionPlan, PlanRequest, Precision, QuantRequest, RepresentationName, SeamError, SeamResult,
+};
 use serde::{Deserialize, Serialize};
 
 /// Tokens of the prompt before decoding, and of the one whose first token is timed.
@@ -21,10 +23,16 @@ pub struct Configuration {
     pub precision: Option<Precision>,
     /// What is done with quantised weights.
     pub quant: QuantRequest,
+    /// How contractions are written; nothing leaves it to the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub representation: Option<RepresentationName>,
     /// Processor threads; nothing leaves it to the backend.
     pub threads: Option<usize>,
     /// Sequences that are decoded together.
     pub batch: usize,
+    /// Whether the backend runs in a process of its own.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 impl Configuration {
@@ -36,7 +44,7 @@ impl Configuration {
             context,
             sequences: self.batch,
             threads: self.threads,
-            representation: None,
+            representation: self.representation,
         }
     }
 }
@@ -48,6 +56,9 @@ impl fmt::Display for Configuration {
             None => f.write_str("auto")?,
         }
         write!(f, " {}", quant_name(self.quant))?;
+        if let Some(representation) = self.representation {
+            write!(f, " {}", representation.as_str())?;
+        }
         if let Some(threads) = self.threads {
             write!(
                 f,
@@ -57,6 +68,9 @@ impl fmt::Display for Configuration {
         }
         if self.batch > 1 {
             write!(f, ", batch {}", self.batch)?;
+        }
+        if self.isolated {
+            f.write_str(", isolated")?;
         }
         Ok(())
     }
@@ -78,23 +92,32 @@ pub struct Matrix {
     pub precisions: Vec<Precision>,
     /// Ways with quantised weights.
     pub quants: Vec<QuantRequest>,
+    /// How contractions are written, nothing for the backend's own choice; empty is that alone.
+    pub representations: Vec<Option<RepresentationName>>,
     /// Numbers of threads; empty leaves it to the backend.
     pub threads: Vec<usize>,
     /// Numbers of sequences decoded together.
     pub batches: Vec<usize>,
+    /// Whether each is measured with the backend in a process of its own as well.
+    pub isolate: bool,
 }
 
 impl Matrix {
-    /// Every combination once, batches varying fastest.
+    /// Every combination once, batches varying fastest; an isolated one right after its like.
     ///
     /// # Errors
     /// `InvalidInput` where there are more than a thousand.
     pub fn configurations(&self) -> SeamResult<Vec<Configuration>> {
         let precisions = or_none(&self.precisions);
         let threads = or_none(&self.threads);
+        let representations = match self.representations.as_slice() {
+            [] => &[None],
+            some => some,
+        };
         let count = [
             precisions.len(),
             self.quants.len(),
+            representations.len(),
             threads.len(),
             self.batches.len(),
         ]
@@ -108,22 +131,41 @@ impl Matrix {
         let mut all = Vec::with_capacity(count);
         for &precision in &precisions {
             for &quant in &self.quants {
-                for &threads in &threads {
-                    for &batch in &self.batches {
-                        let one = Configuration {
-                            precision,
-                            quant,
-                            threads,
-                            batch,
-                        };
-                        if !all.contains(&one) {
-                            all.push(one);
+                for &representation in representations {
+                    for &threads in &threads {
+                        for &batch in &self.batches {
+                            all.push(Configuration {
+                                precision,
+                                quant,
+                                representation,
+                                threads,
+                                batch,
+                                isolated: false,
+                            });
                         }
                     }
                 }
             }
         }
-        Ok(all)
+        Ok(self.once(all))
+    }
+
+    /// Each of `all` once, an isolated one after it where that is wanted.
+    fn once(&self, all: Vec<Configuration>) -> Vec<Configuration> {
+        let mut once: Vec<Configuration> = Vec::with_capacity(all.len());
+        for one in all {
+            if once.contains(&one) {
+                continue;
+            }
+            once.push(one);
+            if self.isolate {
+                once.push(Configuration {
+                    isolated: true,
+                    ..one
+                });
+            }
+        }
+        once
     }
 }
 
@@ -186,13 +228,17 @@ mod tests {
         let matrix = Matrix {
             precisions: vec![Precision::F32, Precision::F16],
             quants: vec![QuantRequest::Packed, QuantRequest::Dequant],
+            representations: vec![None, Some(RepresentationName::of("words"))],
             threads: vec![1, 2, 1],
             batches: vec![1, 4],
+            isolate: false,
         };
         let all = matrix.configurations().unwrap();
-        assert_eq!(all.len(), 16);
+        assert_eq!(all.len(), 32);
         assert_eq!(all[0].to_string(), "f32 packed, 1 thread");
-        assert_eq!(all[15].to_string(), "f16 dequant, 2 threads, batch 4");
+        assert_eq!(all[31].to_string(), "f16 dequant words, 2 threads, batch 4");
+        let wished = all[31].request(None).representation;
+        assert_eq!(wished, Some(RepresentationName::of("words")));
     }
 
     #[test]
@@ -200,12 +246,15 @@ mod tests {
         let matrix = Matrix {
             precisions: Vec::new(),
             quants: vec![QuantRequest::Auto],
+            representations: Vec::new(),
             threads: Vec::new(),
             batches: vec![1],
+            isolate: true,
         };
         let all = matrix.configurations().unwrap();
-        assert_eq!(all.len(), 1);
+        assert_eq!(all.len(), 2);
         assert_eq!(all[0].to_string(), "auto auto");
+        assert_eq!(all[1].to_string(), "auto auto, isolated");
         assert_eq!(all[0].request(None), PlanRequest::default());
     }
 
@@ -214,8 +263,10 @@ mod tests {
         let matrix = Matrix {
             precisions: Vec::new(),
             quants: vec![QuantRequest::Auto],
+            representations: Vec::new(),
             threads: (1..=100).collect(),
             batches: (1..=100).collect(),
+            isolate: false,
         };
         assert!(matrix.configurations().is_err());
     }

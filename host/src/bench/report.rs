@@ -65,6 +65,51 @@ pub struct Report {
     pub configurations: Vec<Measured>,
     /// Configurations that the device refuses.
     pub impossible: Vec<Impossible>,
+    /// What a process of its own costs, for each configuration that was measured both ways.
+    #[serde(default)]
+    pub isolation: Vec<Overhead>,
+}
+
+/// The cost of a process of its own, of each round's two runs alike but for that.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overhead {
+    /// The configuration in this process.
+    pub configuration: Configuration,
+    /// Time of a decoded token, isolated over not.
+    pub decode: Spread,
+    /// Time of the prompts, isolated over not, all lengths together.
+    pub prefill: Option<Spread>,
+}
+
+impl Overhead {
+    /// One for each pair of candidates that differ in nothing else.
+    pub fn of(candidates: &[Candidate]) -> Vec<Self> {
+        let pairs = candidates.iter().filter_map(|here| {
+            let like = Configuration {
+                isolated: true,
+                ..here.configuration
+            };
+            let there = candidates.iter().find(|c| c.configuration == like)?;
+            (!here.configuration.isolated).then_some((here, there))
+        });
+        pairs
+            .filter_map(|(here, there)| {
+                let over = |value: &dyn Fn(&Run) -> f64| {
+                    let rounds = here.runs.iter().zip(&there.runs);
+                    Spread::of(rounds.map(|((a, _), (b, _))| value(b) / value(a)))
+                };
+                let prompts = |run: &Run| {
+                    let each = run.prefill.iter();
+                    each.map(|p| p.tokens as f64 / p.tokens_per_s).sum::<f64>()
+                };
+                Some(Self {
+                    configuration: here.configuration,
+                    decode: over(&|run| 1.0 / run.decode_tokens_per_s)?,
+                    prefill: over(&prompts),
+                })
+            })
+            .collect()
+    }
 }
 
 /// Bandwidth of some threads.
@@ -219,8 +264,10 @@ mod tests {
         let configuration = Configuration {
             precision: None,
             quant: QuantRequest::Auto,
+            representation: None,
             threads: Some(1),
             batch,
+            isolated: false,
         };
         let plan = ExecutionPlan {
             device: DeviceInfo {
@@ -265,6 +312,19 @@ mod tests {
         };
         assert_eq!(share(1), 0.8);
         assert_eq!(share(4), 0.2);
+    }
+
+    #[test]
+    fn the_cost_of_a_process_is_taken_within_each_round() {
+        // The second round is twice as slow for both.
+        let here = candidate(1, vec![(run(100.0), 1.0), (run(50.0), 1.0)]);
+        let mut there = candidate(1, vec![(run(80.0), 1.0), (run(40.0), 1.0)]);
+        there.configuration.isolated = true;
+        let alone = candidate(2, vec![(run(1.0), 1.0)]);
+        let found = Overhead::of(&[here, there, alone]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].decode.values, [1.25, 1.25]);
+        assert!(found[0].prefill.is_none());
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn take_weight(
 
 /// Puts a quantised matrix of `rows` x `columns` together. The configuration says its scheme; the
 /// shapes must agree with it.
-fn affine(
+pub(super) fn affine(
     quantization: &Quantization,
     module: &str,
     [rows, columns]: [usize; 2],

@@ -50,8 +50,16 @@ fn read(path: &Path, limit: u64) -> SeamResult<Option<Map<String, Value>>> {
     if bytes.len() as u64 > limit {
         return Err(too_long());
     }
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(map)) => Ok(Some(map)),
+    object(&bytes).map(Some)
+}
+
+/// A file's content as an object.
+///
+/// # Errors
+/// `InvalidModel` where it is something else.
+pub(super) fn object(bytes: &[u8]) -> SeamResult<Map<String, Value>> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(SeamError::invalid_model(format!(
             "it holds {}, not an object",
             describe(&other)

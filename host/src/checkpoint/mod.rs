@@ -25,10 +25,13 @@
 mod assemble;
 mod config;
 mod finite;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod json;
+pub mod mapped;
 mod names;
 mod quantization;
-mod quote;
+pub(crate) mod quote;
 mod safetensors;
 mod shards;
 mod stop;
@@ -42,8 +45,9 @@ use halfhitch_seam::{
     Control, ErrorCode, ModelSpec, ResultExt, SeamError, SeamResult, TokenId, WeightId, Weights,
     check_weights,
 };
-use memmap2::Mmap;
 
+use mapped::MappedFile;
+pub(crate) use names::tensor_module;
 pub use summary::{CheckpointSummary, FileSummary, FormSummary, TensorSummary};
 
 /// A model folder that was opened and checked. Cheap to clone; the mapped files are shared.
@@ -54,7 +58,7 @@ pub struct Checkpoint {
     weights: Weights,
     tensor_names: BTreeMap<WeightId, String>,
     files: Vec<FileSummary>,
-    maps: Vec<Arc<Mmap>>,
+    maps: Vec<Arc<MappedFile>>,
     stop_tokens: BTreeSet<TokenId>,
     bos_token: Option<TokenId>,
     warnings: Vec<String>,
@@ -144,7 +148,7 @@ impl Checkpoint {
     /// Gives back what the weights' files take of this process's memory so far. What is read again is
     /// there as before, so that this may be called at any time.
     pub fn release_pages(&self) {
-        self.maps.iter().for_each(|map| safetensors::release(map));
+        self.maps.iter().for_each(|file| file.release_pages());
     }
 
     /// Reads every weight and checks that each number is finite: dense values, and the scales and

@@ -76,6 +76,13 @@ impl Names {
     }
 }
 
+/// The module and the part of it that a weight is, in a checkpoint of one of the families with llama's
+/// names; nothing where they have no such weight.
+pub(crate) fn tensor_module(id: WeightId) -> Option<(String, &'static str)> {
+    let (module, leaf) = LLAMA_NAMES.locate(id, MODEL_PREFIX)?;
+    Some((module, leaf.name()))
+}
+
 /// `model.` or nothing, whichever the tensors in `table` have.
 pub(super) fn prefix_of<T>(table: &BTreeMap<String, T>) -> &'static str {
     let prefixed = table.keys().any(|name| name.starts_with(MODEL_PREFIX));

@@ -6,7 +6,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A library's message, which may quote a file: control characters escaped, cut where it is long.
-pub(super) fn one_line(message: impl std::fmt::Display) -> String {
+pub(crate) fn one_line(message: impl std::fmt::Display) -> String {
     tamed(&message.to_string(), 240)
 }
 

@@ -13,11 +13,11 @@ use ::safetensors::Dtype;
 use ::safetensors::tensor::TensorInfo;
 use bytes::Bytes;
 use halfhitch_seam::{DType, ErrorCode, SeamError, SeamResult, Tensor};
-use memmap2::Mmap;
 use serde::Deserializer;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::json::open_regular;
+use super::mapped::MappedFile;
 use super::quote::{one_line, quoted};
 
 /// Bytes a header may have: 100 a tensor is usual, so this is hundreds of thousands of them.
@@ -60,32 +60,8 @@ pub(super) struct Shard {
     pub(super) tensors: BTreeMap<String, RawTensor>,
     /// Length of the file in bytes.
     pub(super) length: u64,
-    /// The file's pages.
-    pub(super) map: Arc<Mmap>,
-}
-
-/// A map that tensors share.
-struct Mapped(Arc<Mmap>);
-
-impl AsRef<[u8]> for Mapped {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// Gives the pages of a map back. What is read again comes from the system's cache, or the file.
-pub(super) fn release(map: &Mmap) {
-    #[cfg(unix)]
-    {
-        use memmap2::UncheckedAdvice::DontNeed;
-        // SAFETY: the map is a read-only view of a file: its pages have no content of their own that
-        // could be lost.
-        if let Err(e) = unsafe { map.unchecked_advise(DontNeed) } {
-            tracing::debug!("pages stay: {e}");
-        }
-    }
-    #[cfg(not(unix))]
-    let _ = map;
+    /// The file.
+    pub(super) file: Arc<MappedFile>,
 }
 
 /// Maps `dir/name` and reads its header.
@@ -101,26 +77,18 @@ pub(super) fn open(dir: &Path, name: &str) -> SeamResult<Shard> {
             "{length} bytes are too few for a safetensors file"
         )));
     }
-    // SAFETY: the map is read-only and is only ever read as plain bytes, of which every value is
-    // valid. Rust wants them not to change under a shared reference; that another program does not
-    // write to the file cannot be enforced on the systems we run on. It is the documented condition
-    // of opening a checkpoint (see the parent module), the same as for any program that maps
-    // weights. No decision about memory rests on reading a byte twice: the header is parsed once,
-    // into owned values, and slices are bounded by the map's length, which does not change.
-    let map = unsafe { Mmap::map(&file) }
-        .map_err(|e| SeamError::new(ErrorCode::Io, format!("mapping failed: {e}")))?;
-    let map = Arc::new(map);
-    let bytes = Bytes::from_owner(Mapped(map.clone()));
+    let file = MappedFile::new(file)?;
+    let bytes = file.bytes();
     let tensors = split(&bytes, &Arc::from(name))?;
     Ok(Shard {
         tensors,
         length,
-        map,
+        file,
     })
 }
 
 /// Cuts a file's bytes into tensors.
-fn split(bytes: &Bytes, file: &Arc<str>) -> SeamResult<BTreeMap<String, RawTensor>> {
+pub(super) fn split(bytes: &Bytes, file: &Arc<str>) -> SeamResult<BTreeMap<String, RawTensor>> {
     let too_short = || SeamError::invalid_model("the file is cut off in its header");
     let prefix = bytes.first_chunk::<8>().ok_or_else(too_short)?;
     let header_length = u64::from_le_bytes(*prefix);

@@ -10,9 +10,9 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use halfhitch_seam::{ErrorCode, ResultExt, SeamError, SeamResult};
-use memmap2::Mmap;
 
 use super::json::{self, Keys, describe};
+use super::mapped::MappedFile;
 use super::quote::{listed, quoted};
 use super::safetensors::{self, RawTensor};
 use super::summary::FileSummary;
@@ -36,7 +36,7 @@ pub(super) type TensorTable = BTreeMap<String, RawTensor>;
 pub(super) fn open(
     dir: &Path,
     warnings: &mut Vec<String>,
-) -> SeamResult<(TensorTable, Vec<FileSummary>, Vec<Arc<Mmap>>)> {
+) -> SeamResult<(TensorTable, Vec<FileSummary>, Vec<Arc<MappedFile>>)> {
     let index = json::read_optional_object(dir, INDEX, INDEX_LIMIT)?
         .map(|index| weight_map(&index).in_context(|| INDEX))
         .transpose()?;
@@ -68,7 +68,7 @@ pub(super) fn open(
             name: name.to_owned(),
             bytes: shard.length,
         });
-        maps.push(shard.map);
+        maps.push(shard.file);
         for (tensor, raw) in shard.tensors {
             if let Some(earlier) = table.get(&tensor) {
                 return Err(SeamError::invalid_model(format!(
@@ -87,7 +87,7 @@ pub(super) fn open(
 }
 
 /// The index's map from tensor to shard, with every shard's name checked.
-fn weight_map(
+pub(super) fn weight_map(
     index: &serde_json::Map<String, serde_json::Value>,
 ) -> SeamResult<BTreeMap<String, String>> {
     let keys = Keys::new(index);

@@ -16,7 +16,7 @@ use super::args::BenchArgs;
 use super::failure::Failure;
 use super::{Context, output, use_threads};
 use crate::bench::config::quant_name;
-use crate::bench::report::{Impossible, Measured, bandwidths};
+use crate::bench::report::{Impossible, Measured, Overhead, bandwidths};
 use crate::bench::{Candidate, Configuration, Matrix, Report, Workload, bandwidth, child};
 use crate::engine::{Model, Target};
 
@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     let model = Model::open(&args.model.model, &context.control(&cancel))?;
     context.progress.clear();
     let workload = workload(args);
-    let (mut candidates, impossible) = plan_all(args, &model, &target, &workload)?;
+    let (mut candidates, impossible) = plan_all(args, context, &model, &target, &workload)?;
     if !context.quiet {
         say_notes(&candidates, &impossible);
     }
@@ -61,6 +61,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
         bandwidth: bandwidths(&rates),
         configurations: candidates.iter().filter_map(Measured::new).collect(),
         impossible,
+        isolation: Overhead::of(&candidates),
     };
     if args.json {
         output::json(&report)?;
@@ -75,7 +76,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
 
 /// The hidden half: the process of one run.
 fn one_run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
-    let all = matrix(args).configurations()?;
+    let all = matrix(args, context).configurations()?;
     let [configuration] = all.as_slice() else {
         return Err(Failure::Usage(format!(
             "one run of {} configurations",
@@ -100,12 +101,15 @@ fn one_run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     output::json(&run)
 }
 
-fn matrix(args: &BenchArgs) -> Matrix {
+fn matrix(args: &BenchArgs, context: &Context) -> Matrix {
     Matrix {
         precisions: args.precision.clone(),
         quants: args.quant.iter().map(|&q| q.into()).collect(),
+        representations: args.representation.iter().map(|wish| wish.0).collect(),
         threads: numbers(&args.threads),
         batches: numbers(&args.batch),
+        // A run is of one configuration, and the flag says which.
+        isolate: context.isolation.is_some() && !args.one_run,
     }
 }
 
@@ -125,6 +129,7 @@ fn numbers(values: &[NonZeroUsize]) -> Vec<usize> {
 /// Plans every configuration before any is run: those that can be, and why the others cannot.
 fn plan_all(
     args: &BenchArgs,
+    context: &Context,
     model: &Model,
     target: &Target,
     workload: &Workload,
@@ -133,7 +138,7 @@ fn plan_all(
     let tied = model.spec().head.tied;
     let (mut candidates, mut impossible) = (Vec::new(), Vec::new());
     let mut last = None;
-    for configuration in matrix(args).configurations()? {
+    for configuration in matrix(args, context).configurations()? {
         match model.plan(target, &configuration.request(tokens)) {
             Ok(plan) => {
                 workload.check(&plan)?;
@@ -205,6 +210,8 @@ fn rounds(
             let configuration = candidate.configuration;
             shown.next(round, args.repeats.get(), &configuration);
             let mut command = Command::new(&program);
+            // Of two alike only one is isolated, whatever the environment wishes.
+            command.env("HALFHITCH_ISOLATE", "0");
             command.args(child_args(args, context, &configuration));
             let run = child::run(command, cancel)
                 .map_err(|e| e.context(format!("measuring {configuration}")))?;
@@ -221,6 +228,13 @@ fn child_args(args: &BenchArgs, context: &Context, configuration: &Configuration
     for folder in &context.plugin_dirs {
         line.extend(["--plugin-dir".into(), folder.into()]);
     }
+    if let Some(isolation) = &context.isolation
+        && configuration.isolated
+    {
+        line.push("--isolate".into());
+        let seconds = isolation.limit.as_secs();
+        line.push(format!("--isolate-timeout={seconds}").into());
+    }
     line.extend(["bench".into(), "--one-run".into(), "--model".into()]);
     line.push(args.model.model.clone().into());
     let mut flag = |name: &str, value: String| {
@@ -230,6 +244,9 @@ fn child_args(args: &BenchArgs, context: &Context, configuration: &Configuration
     };
     flag("backend", args.backend.to_string());
     flag("quant", quant_name(configuration.quant).into());
+    let representation = configuration.representation;
+    let representation = representation.as_ref().map(|name| name.as_str().to_owned());
+    flag("representation", representation.unwrap_or_default());
     let precision = configuration.precision.map(|p| p.to_string());
     flag("precision", precision.unwrap_or_default());
     flag("threads", list(configuration.threads));

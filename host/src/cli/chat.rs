@@ -67,7 +67,7 @@ pub fn run(args: ChatArgs, context: &Context) -> Result<(), Failure> {
             Input::Message(text) => match conversation.answer(text, context) {
                 Ok(()) => {}
                 // A person can do something about these; a pipe cannot.
-                Err(Failure::Error(e)) if lines.interactive() && recoverable(&e) => {
+                Err(Failure::Error(e)) if lines.interactive() && recoverable(&e, context) => {
                     output::error_line(&super::failure::one_line(&e.to_string()));
                     if e.code == ErrorCode::ContextFull {
                         output::note("/reset starts over");
@@ -79,9 +79,13 @@ pub fn run(args: ChatArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Whether the conversation can go on after `error`.
-fn recoverable(error: &SeamError) -> bool {
-    matches!(error.code, ErrorCode::ContextFull | ErrorCode::InvalidInput)
+/// Whether the conversation can go on after `error`: with an isolated backend also where that has died.
+fn recoverable(error: &SeamError, context: &Context) -> bool {
+    match error.code {
+        ErrorCode::ContextFull | ErrorCode::InvalidInput => true,
+        ErrorCode::Backend | ErrorCode::Poisoned => context.isolation.is_some(),
+        _ => false,
+    }
 }
 
 struct Conversation {
@@ -93,8 +97,22 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// Answers `text`. Where that fails the conversation is as it was before.
+    /// Answers `text`. Where that fails the conversation is as it was before. An isolated backend whose
+    /// process ended since the last answer is started again.
     fn answer(&mut self, text: &str, context: &Context) -> Result<(), Failure> {
+        match self.try_to_answer(text, context) {
+            Err(Failure::Error(e))
+                if e.code == ErrorCode::Poisoned && context.isolation.is_some() =>
+            {
+                let cancel = context.interrupt.begin();
+                self.engine.reopen(&context.control(&cancel))?;
+                self.try_to_answer(text, context)
+            }
+            other => other,
+        }
+    }
+
+    fn try_to_answer(&mut self, text: &str, context: &Context) -> Result<(), Failure> {
         self.messages.push(Message::user(text));
         let result = self.generate(context);
         match result {

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use halfhitch_seam::{
-    Event, GraphReport, GraphStats, Observer, SeamError, Size, StepShape, Traffic,
+    Event, GraphReport, GraphStats, Observer, ResultExt, SeamError, Size, StepShape, Traffic,
 };
 
 use super::args::GraphArgs;
 use super::failure::Failure;
 use super::{Context, output};
 use crate::engine::Model;
+use crate::files;
 
 /// Runs the command: the backend makes the graph, and compiles it where it is to be counted.
 pub fn run(args: &GraphArgs, context: &Context) -> Result<(), Failure> {
@@ -26,13 +27,7 @@ pub fn run(args: &GraphArgs, context: &Context) -> Result<(), Failure> {
             .hint("name a backend that does, such as --backend xla-iree:local-task")
     })?;
     if let Some(path) = &args.out {
-        std::fs::write(path, &report.text).map_err(|e| {
-            SeamError::new(
-                halfhitch_seam::ErrorCode::Io,
-                format!("{}: {e}", path.display()),
-            )
-            .hint("name a file in a folder that is there and that you can write")
-        })?;
+        files::write(path, report.text.as_bytes()).in_context(|| "--out")?;
         let lines = report.text.lines().count();
         let note = format!("{lines} lines to {}", path.display());
         context.progress.on_event(Event::Note(note));

@@ -14,6 +14,7 @@ mod backends;
 mod bench;
 mod cache;
 mod chat;
+mod conformance;
 mod convert;
 mod doctor;
 mod failure;
@@ -21,6 +22,7 @@ mod generate;
 mod graph;
 mod inspect;
 mod interrupt;
+mod isolated;
 mod logging;
 mod output;
 mod plan;
@@ -32,6 +34,7 @@ mod values;
 mod verify;
 
 use std::io::Write as _;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,6 +46,7 @@ use self::failure::{Failure, exit};
 use self::interrupt::Interrupt;
 use self::progress::Progress;
 use crate::engine::Registry;
+use crate::isolate::Isolation;
 
 /// What every command works with.
 struct Context {
@@ -50,12 +54,21 @@ struct Context {
     progress: Progress,
     quiet: bool,
     plugin_dirs: Vec<PathBuf>,
+    isolation: Option<Isolation>,
 }
 
 impl Context {
-    /// All backends: built in and plugins.
+    /// All backends: built in and plugins; each in a process of its own where that is wished.
     fn registry(&self) -> Registry {
-        Registry::with_plugins(&self.plugin_dirs)
+        let registry = Registry::with_plugins(&self.plugin_dirs);
+        match &self.isolation {
+            Some(isolation) => registry.isolated(&Isolation {
+                // Known by now, whatever the command was told.
+                threads: NonZeroUsize::new(rayon::current_num_threads()),
+                ..isolation.clone()
+            }),
+            None => registry,
+        }
     }
 
     /// Cancellation by Ctrl-C, and progress on stderr.
@@ -74,8 +87,13 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if let Command::IsolatedBackend(args) = &cli.command {
+        logging::init_for_host(cli.verbose);
+        return isolated::run(args);
+    }
     logging::init(cli.verbose);
     let json = cli.command.json();
+    let isolation = cli.isolate.then(|| isolated::isolation(&cli));
     let result = Interrupt::install()
         .map_err(Failure::from)
         .and_then(|interrupt| {
@@ -84,6 +102,7 @@ pub fn main() -> ExitCode {
                 progress: Progress::new(cli.quiet),
                 quiet: cli.quiet,
                 plugin_dirs: cli.plugin_dir,
+                isolation,
             };
             let result = check_plugin_dirs(&context).and_then(|()| run(cli.command, &context));
             // A bar must not stay above what is said next.
@@ -116,6 +135,7 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Graph(args) => graph::run(&args, context),
         Command::Tune(args) => tune::run(&args, context),
         Command::Verify(args) => verify::run(&args, context),
+        Command::Conformance(args) => conformance::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Backends(args) => backends::run(args, context),
         Command::Import(args) => convert::import(&args, context),
@@ -124,6 +144,8 @@ fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::PluginManifest(args) => plugin_manifest::run(&args),
         Command::Completions(args) => completions(args),
         Command::Doctor(args) => doctor::run(args, context),
+        // Its process has nothing of what the others work with: `main` runs it.
+        Command::IsolatedBackend(_) => Ok(()),
     }
 }
 
@@ -148,7 +170,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 /// CPU threads for all parallel work of this process.
-fn use_threads(threads: Option<std::num::NonZeroUsize>) -> Result<(), Failure> {
+fn use_threads(threads: Option<NonZeroUsize>) -> Result<(), Failure> {
     let Some(threads) = threads else {
         return Ok(());
     };

@@ -8,6 +8,7 @@ use halfhitch_seam::{ErrorCode, ResultExt, SeamError, SeamResult};
 use super::args::PluginManifestArgs;
 use super::failure::Failure;
 use super::output;
+use crate::files::OutputFile;
 use crate::plugins::manifest::{Manifest, SUFFIX};
 
 /// Runs the command.
@@ -29,7 +30,7 @@ pub fn run(args: &PluginManifestArgs) -> Result<(), Failure> {
     let folder = args.library.parent().filter(|p| !p.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let path = folder.join(format!("{stem}{SUFFIX}"));
-    write(folder, &path, &manifest).in_context(|| path.display().to_string())?;
+    write(&path, &manifest)?;
     if args.json {
         return output::json(&manifest);
     }
@@ -37,17 +38,10 @@ pub fn run(args: &PluginManifestArgs) -> Result<(), Failure> {
 }
 
 /// Writes the manifest whole or not at all, for its owner alone to change.
-fn write(folder: &Path, path: &Path, manifest: &Manifest) -> SeamResult<()> {
+fn write(path: &Path, manifest: &Manifest) -> SeamResult<()> {
     let io = |e: std::io::Error| SeamError::new(ErrorCode::Io, e.to_string());
     let text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+    let mut file = OutputFile::create_with_mode(path, 0o644)?;
     writeln!(file, "{text}").map_err(io)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(mode).map_err(io)?;
-    }
-    file.persist(path).map_err(|e| io(e.error))?;
-    Ok(())
+    file.commit()
 }

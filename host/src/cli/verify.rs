@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use halfhitch_seam::{ErrorCode, PlanRequest, ResultExt, SeamError, SeamResult};
@@ -11,6 +10,7 @@ use super::args::VerifyArgs;
 use super::failure::Failure;
 use super::{Context, output, use_threads};
 use crate::engine::{Model, Target};
+use crate::files::OutputFile;
 use crate::gate::{
     self, Check, Limits, Localization, LocalizeInput, Measured, Method, ModelSummary, PromptSet,
     PromptSource, PromptSummary, Report, Side, SideSummary, Sides, Verdict,
@@ -57,7 +57,8 @@ pub fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     };
     let prompts = PromptSet::load(source, &model, plan.context.min(against_plan.context))?;
     // What cannot be written must not show after minutes.
-    let record = args.record.as_deref().map(Record::create).transpose()?;
+    let record = args.record.as_deref().map(OutputFile::create).transpose();
+    let record = record.in_context(|| "--record")?;
 
     for model in [Some(&model), other.as_ref()].into_iter().flatten() {
         model.checkpoint().check_finite(&control)?;
@@ -101,7 +102,7 @@ pub fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         localization,
     };
     if let Some(record) = record {
-        record.write(&report)?;
+        write_record(record, &report).in_context(|| "--record")?;
     }
     if args.json {
         output::json(&report)?;
@@ -135,42 +136,13 @@ fn check_same_vocabulary(model: &Model, other: &Model) -> SeamResult<()> {
     .hint("--against-model takes another form of the same model"))
 }
 
-/// A record that is being made: a temporary file in its folder, renamed when it is whole.
-struct Record<'a> {
-    path: &'a Path,
-    file: tempfile::NamedTempFile,
-}
-
-impl<'a> Record<'a> {
-    fn create(path: &'a Path) -> SeamResult<Self> {
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        // A record is there to be read: as readable as any other file of the user's.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder.tempfile_in(folder).map_err(|e| io(path, &e))?;
-        Ok(Self { path, file })
-    }
-
-    fn write(mut self, report: &Report) -> SeamResult<()> {
-        let mut write = || -> std::io::Result<()> {
-            serde_json::to_writer_pretty(&mut self.file, report)?;
-            self.file.write_all(b"\n")?;
-            self.file.flush()
-        };
-        write().map_err(|e| io(self.path, &e))?;
-        self.file
-            .persist(self.path)
-            .map_err(|e| io(self.path, &e.error))?;
-        Ok(())
-    }
-}
-
-fn io(path: &Path, error: &std::io::Error) -> SeamError {
-    SeamError::new(ErrorCode::Io, error.to_string()).context(format!("--record {}", path.display()))
+/// Writes the record, and puts it in its place.
+fn write_record(mut file: OutputFile, report: &Report) -> SeamResult<()> {
+    serde_json::to_writer_pretty(&mut file, report)
+        .map_err(std::io::Error::from)
+        .and_then(|()| file.write_all(b"\n"))
+        .map_err(|e| SeamError::new(ErrorCode::Io, e.to_string()))?;
+    file.commit()
 }
 
 fn text(report: &Report) -> String {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
@@ -13,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::cached::CachedSequence;
 use super::generate::{Completion, GenerateOptions, Generator, Sink};
+use super::pages::PageRelease;
 use super::registry::Target;
 use super::stats::LoadTimings;
 use crate::checkpoint::Checkpoint;
@@ -151,23 +151,7 @@ impl Engine {
         model.checkpoint.check_finite(control)?;
         model.checkpoint.release_pages();
         control.cancel.check()?;
-        let clock = CompileClock::new(control.observer);
-        let pages = PageRelease::new(&clock, &model.checkpoint);
-        let mut session = target
-            .backend
-            .open(OpenRequest {
-                plan: &plan,
-                model: model.spec(),
-                weights: model.checkpoint.weights(),
-                control: Control {
-                    cancel: control.cancel,
-                    observer: &pages,
-                },
-            })
-            .in_context(|| format!("opening on {}", target.name))?;
-        model.checkpoint.release_pages();
-        let sequence = CachedSequence::create(session.as_mut())?;
-        let compile = clock.total();
+        let (session, sequence, compile) = open_session(&model, &target, &plan, control)?;
         let load = (model.took + start.elapsed()).saturating_sub(compile);
         tracing::info!(backend = target.name, device = %plan.device.id, ?load, ?compile, "opened");
         Ok(Self {
@@ -177,6 +161,23 @@ impl Engine {
             sequence,
             load: LoadTimings { load, compile },
         })
+    }
+
+    /// Opens a new session in place of one that is of no use any more, with the same plan. Nothing is in
+    /// its cache.
+    ///
+    /// # Errors
+    /// What the backend says; `Cancelled`. The old session then stays.
+    pub fn reopen(&mut self, control: &Control<'_>) -> SeamResult<()> {
+        let start = Instant::now();
+        let plan = self.session.plan().clone();
+        let opened = open_session(&self.model, &self.target, &plan, control)?;
+        let compile;
+        (self.session, self.sequence, compile) = opened;
+        let load = start.elapsed().saturating_sub(compile);
+        self.load = LoadTimings { load, compile };
+        tracing::info!(backend = self.target.name, ?load, ?compile, "opened again");
+        Ok(())
     }
 
     /// The model.
@@ -228,41 +229,31 @@ impl Engine {
     }
 }
 
-/// Bytes of weights between two times that pages are given back.
-const RELEASE_EVERY: u64 = 8 << 20;
-
-/// Passes events on, and gives the checkpoint's pages back as weights are brought up: those that a
-/// backend copied need not be in memory twice, and those that it uses in place come back by themselves.
-struct PageRelease<'a> {
-    inner: &'a dyn Observer,
-    checkpoint: &'a Checkpoint,
-    next: AtomicU64,
-}
-
-impl<'a> PageRelease<'a> {
-    const fn new(inner: &'a dyn Observer, checkpoint: &'a Checkpoint) -> Self {
-        Self {
-            inner,
-            checkpoint,
-            next: AtomicU64::new(RELEASE_EVERY),
-        }
-    }
-}
-
-impl Observer for PageRelease<'_> {
-    fn on_event(&self, event: Event) {
-        if let Event::Progress {
-            stage: Stage::LoadWeights,
-            done,
-            ..
-        } = event
-            && done >= self.next.load(Ordering::Relaxed)
-        {
-            self.next.store(done + RELEASE_EVERY, Ordering::Relaxed);
-            self.checkpoint.release_pages();
-        }
-        self.inner.on_event(event);
-    }
+/// A session with one sequence, and what compiling took.
+fn open_session(
+    model: &Model,
+    target: &Target,
+    plan: &ExecutionPlan,
+    control: &Control<'_>,
+) -> SeamResult<(Box<dyn Session>, CachedSequence, Duration)> {
+    let clock = CompileClock::new(control.observer);
+    let release = || model.checkpoint.release_pages();
+    let pages = PageRelease::new(&clock, &release);
+    let mut session = target
+        .backend
+        .open(OpenRequest {
+            plan,
+            model: model.spec(),
+            weights: model.checkpoint.weights(),
+            control: Control {
+                cancel: control.cancel,
+                observer: &pages,
+            },
+        })
+        .in_context(|| format!("opening on {}", target.name))?;
+    model.checkpoint.release_pages();
+    let sequence = CachedSequence::create(session.as_mut())?;
+    Ok((session, sequence, clock.total()))
 }
 
 /// Passes events on and measures how long compiling took.

@@ -12,6 +12,7 @@
 mod cached;
 mod generate;
 mod load;
+pub(crate) mod pages;
 mod registry;
 mod stats;
 
@@ -20,5 +21,7 @@ pub use generate::{
     Completion, FinishReason, GenerateOptions, Generator, Piece, Sink, TopLogit, check_prompt,
 };
 pub use load::{Engine, Model};
-pub use registry::{BackendStatus, Provider, Registry, Selection, State, Target};
-pub use stats::{LoadTimings, Timings, peak_rss_bytes, rss_bytes};
+pub use registry::{
+    BackendSource, BackendStatus, Provider, Registry, Selection, State, Target, pick_device,
+};
+pub use stats::{LoadTimings, Timings, peak_rss_bytes, rss_bytes, virtual_bytes};

@@ -17,6 +17,7 @@ use halfhitch_seam::{
 };
 use serde::Serialize;
 
+use crate::isolate::Isolation;
 use crate::plugins::deadline::within;
 use crate::plugins::provider::providers;
 use crate::plugins::search::PATH_VARIABLE;
@@ -91,11 +92,30 @@ pub trait Provider: Send + Sync {
         Vec::new()
     }
 
+    /// Where another process of this program finds it.
+    ///
+    /// # Errors
+    /// What keeps it from being used at all, where that is known before it is started.
+    fn source(&self) -> SeamResult<BackendSource> {
+        Ok(BackendSource::Process)
+    }
+
     /// Starts the backend.
     ///
     /// # Errors
     /// Whatever keeps it from working, with what the user can do.
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>>;
+}
+
+/// Where a backend comes from, as another process of the same program can use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendSource {
+    /// The program itself, under this name.
+    BuiltIn(String),
+    /// A plugin with this manifest.
+    Plugin(PathBuf),
+    /// This process alone.
+    Process,
 }
 
 /// The reference backend, part of the program.
@@ -112,6 +132,10 @@ impl Provider for BuiltIn {
 
     fn origin(&self) -> String {
         "built in".into()
+    }
+
+    fn source(&self) -> SeamResult<BackendSource> {
+        Ok(BackendSource::BuiltIn(self.backend().into()))
     }
 
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {
@@ -202,6 +226,14 @@ impl Registry {
         registry
     }
 
+    /// The same backends, each in a process of its own once it is opened.
+    #[must_use]
+    pub fn isolated(mut self, isolation: &Isolation) -> Self {
+        let all = self.providers.into_iter();
+        self.providers = all.map(|p| isolation.provider(p)).collect();
+        self
+    }
+
     /// Adds a provider. A backend and driver that are there already stay, so that nothing can take
     /// the place of a built-in one; the newcomer is listed with that reason.
     pub fn register(&mut self, provider: Arc<dyn Provider>) {
@@ -258,7 +290,7 @@ impl Registry {
         let within = || format!("backend {}", selection.backend);
         let backend = provider.open().in_context(within)?;
         let devices = backend.devices().in_context(within)?;
-        let device = pick(&devices, selection.selector.as_deref()).in_context(within)?;
+        let device = pick_device(&devices, selection.selector.as_deref()).in_context(within)?;
         let capabilities = backend.capabilities(&device.id).in_context(within)?;
         Ok(Target {
             name: backend.identity().name,
@@ -324,7 +356,13 @@ fn not_found(message: String, available: impl Iterator<Item = String>) -> SeamEr
 }
 
 /// The device that `selector` names: a stable id, else an ordinal; the first where nothing is said.
-fn pick<'a>(devices: &'a [DeviceInfo], selector: Option<&str>) -> SeamResult<&'a DeviceInfo> {
+///
+/// # Errors
+/// `NotFound`, naming those there are.
+pub fn pick_device<'a>(
+    devices: &'a [DeviceInfo],
+    selector: Option<&str>,
+) -> SeamResult<&'a DeviceInfo> {
     let Some(selector) = selector else {
         return devices.first().ok_or_else(|| {
             SeamError::new(ErrorCode::NotFound, "no device is there")

@@ -1,9 +1,8 @@
 //! What `--model` means.
 
-use std::env;
 use std::path::{Component, Path, PathBuf};
 
-use halfhitch_seam::{Control, ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{Control, ErrorCode, SeamError, SeamResult, environment};
 
 use super::cache::ImportCache;
 
@@ -22,13 +21,10 @@ pub struct ModelLocator {
 impl ModelLocator {
     /// As the environment says: models by name are in `models/` in the working directory, then in
     /// `$HALFHITCH_MODELS`; the cache is `$HALFHITCH_CACHE_DIR`, else `$XDG_CACHE_HOME/halfhitch`, else
-    /// `$HOME/.cache/halfhitch`. Variables that are empty count as not set.
+    /// `$HOME/.cache/halfhitch`. Variables that are empty count as not set, and all of them where the
+    /// process runs with [elevated](environment) rights.
     pub fn from_env() -> Self {
-        let var = |name: &str| {
-            env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
+        let var = |name: &str| environment::path_variable(name).map(PathBuf::from);
         let mut collections = vec![PathBuf::from("models")];
         collections.extend(var("HALFHITCH_MODELS"));
         let cache = var("HALFHITCH_CACHE_DIR")

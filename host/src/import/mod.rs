@@ -90,7 +90,7 @@ pub fn import_gguf(
     import_opened(&file, out, options, control).in_context(|| gguf.display().to_string())
 }
 
-fn import_opened(
+pub(crate) fn import_opened(
     gguf: &Gguf,
     out: &Path,
     options: ImportOptions,

@@ -10,6 +10,8 @@ use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::checkpoint::quote::one_line;
+
 /// How a manifest's file name ends.
 pub const SUFFIX: &str = ".plugin.json";
 
@@ -45,17 +47,26 @@ impl Manifest {
     /// # Errors
     /// `Io` where it cannot be read; `InvalidInput` where it is too large or not a manifest.
     pub fn read(path: &Path) -> SeamResult<Self> {
-        let mut text = String::new();
+        let mut text = Vec::new();
         File::open(path)
-            .and_then(|f| f.take(MAX_BYTES + 1).read_to_string(&mut text))
+            .and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut text))
             .map_err(|e| SeamError::new(ErrorCode::Io, e.to_string()))?;
+        Self::parse(&text)
+    }
+
+    /// A manifest from the content of its file.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is too large or not a manifest.
+    pub fn parse(text: &[u8]) -> SeamResult<Self> {
         if text.len() as u64 > MAX_BYTES {
             return Err(SeamError::invalid_input(format!(
                 "a manifest of over {MAX_BYTES} bytes"
             )));
         }
-        serde_json::from_str(&text)
-            .map_err(|e| SeamError::invalid_input(format!("not a plugin manifest: {e}")))
+        serde_json::from_slice(text).map_err(|e| {
+            SeamError::invalid_input(format!("not a plugin manifest: {}", one_line(e)))
+        })
     }
 
     /// The manifest of a library that was built for this host.

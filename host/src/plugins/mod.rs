@@ -112,6 +112,23 @@ impl Plugin {
     }
 }
 
+/// The backend of a plugin that is named by its file, a manifest or a library. A library needs no
+/// manifest: who names it vouches for it, but nobody else may be able to write it.
+///
+/// # Errors
+/// `NotFound` where there is no such file; what checking and loading say.
+pub fn load_file(path: &Path) -> SeamResult<Arc<dyn ComputeBackend>> {
+    // The whole path: the system looks for a bare name elsewhere.
+    let path = path
+        .canonicalize()
+        .map_err(|e| SeamError::new(ErrorCode::NotFound, e.to_string()))?;
+    if path.to_string_lossy().ends_with(manifest::SUFFIX) {
+        return Plugin::inspect(&path).backend();
+    }
+    trust::check_file(&path)?;
+    Ok(Arc::from(abi::load_plugin(&path)?))
+}
+
 fn read(manifest_path: &Path) -> SeamResult<Manifest> {
     let context = |e: SeamError| e.context(manifest_path.display().to_string());
     trust::check_file(manifest_path).map_err(context)?;

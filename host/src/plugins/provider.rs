@@ -7,7 +7,7 @@ use halfhitch_seam::{ComputeBackend, SeamResult};
 
 use super::search::SearchPath;
 use super::{Plugin, discover};
-use crate::engine::Provider;
+use crate::engine::{BackendSource, Provider};
 
 /// A plugin as a provider. One that was refused stays in the list with its reason.
 pub struct PluginProvider {
@@ -54,6 +54,15 @@ impl Provider for PluginProvider {
     fn components(&self) -> Vec<(String, String)> {
         let manifest = self.plugin.manifest();
         manifest.map_or_else(Vec::new, |m| m.components.clone().into_iter().collect())
+    }
+
+    fn source(&self) -> SeamResult<BackendSource> {
+        match self.plugin.refusal() {
+            Some(refusal) => Err(refusal.clone()),
+            None => Ok(BackendSource::Plugin(
+                self.plugin.manifest_path().to_path_buf(),
+            )),
+        }
     }
 
     fn open(&self) -> SeamResult<Arc<dyn ComputeBackend>> {

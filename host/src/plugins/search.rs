@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use halfhitch_seam::environment;
+
 use super::manifest::SUFFIX;
 
 /// Environment variable with folders to look in; ignored where the process runs with elevated
@@ -17,11 +19,7 @@ impl SearchPath {
     /// `<executable>/../lib/halfhitch/plugins`, then `plugins` beside the executable (the build
     /// tree).
     pub fn new(named: &[PathBuf]) -> Self {
-        let variable = if elevated() {
-            None
-        } else {
-            std::env::var_os(PATH_VARIABLE)
-        };
+        let variable = environment::path_variable(PATH_VARIABLE);
         let executable = std::env::current_exe().and_then(|p| p.canonicalize()).ok();
         Self::assemble(
             named,
@@ -70,19 +68,6 @@ pub fn manifests(folder: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
-}
-
-/// Whether the process has rights that its caller has not.
-pub fn elevated() -> bool {
-    #[cfg(unix)]
-    {
-        use rustix::process::{getegid, geteuid, getgid, getuid};
-        getuid() != geteuid() || getgid() != getegid()
-    }
-    #[cfg(not(unix))]
-    {
-        false
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use crate::checkpoint::quote::one_line;
+
 /// Bytes that a text may become on its way to tokens; each takes the crate some 40 bytes.
 const MAX_GROWN: u64 = 32 << 20;
 /// How many times as long a decoder may make its tokens. Real ones do not make them longer.
@@ -46,8 +48,9 @@ impl Growth {
     /// # Errors
     /// `InvalidModel` for steps that no text is worth.
     pub fn of(json: &[u8]) -> SeamResult<Self> {
-        let steps: Steps = serde_json::from_slice(json)
-            .map_err(|e| SeamError::invalid_model(format!("not a usable tokenizer: {e}")))?;
+        let steps: Steps = serde_json::from_slice(json).map_err(|e| {
+            SeamError::invalid_model(format!("not a usable tokenizer: {}", one_line(e)))
+        })?;
         if steps.added_tokens.len() > MAX_ADDED {
             return Err(SeamError::invalid_model(format!(
                 "it adds {} tokens to its vocabulary, at most {MAX_ADDED} are allowed",

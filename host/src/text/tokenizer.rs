@@ -230,10 +230,17 @@ impl Tokenizer {
     }
 }
 
-/// The first line of a message, shortened.
+/// A message on one line, shortened, with what a terminal would obey made visible.
 pub(super) fn one_line(message: &str) -> String {
     let line: Vec<&str> = message.split_whitespace().collect();
-    let line = line.join(" ");
+    let mut line = line.join(" ");
+    if line.contains(char::is_control) {
+        let visible = |c: char| match c.is_control() {
+            true => c.escape_default().to_string(),
+            false => c.to_string(),
+        };
+        line = line.chars().map(visible).collect();
+    }
     match line.char_indices().nth(300) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod bench;
+mod isolation;
 mod memory;
 
 use std::fs::{self, Permissions};

@@ -266,3 +266,62 @@ fn weights_that_are_laid_out_anew_are_in_memory_once() {
         assert_planned(&how.join(", "), &figures(&packed, how));
     }
 }
+
+/// The most memory that the program and its children have together, in bytes. A page that several have
+/// counts in parts.
+fn together(checkpoint: &Checkpoint, how: [&str; 2], more: &[&str]) -> u64 {
+    let bench = Bench::cold();
+    let mut child = command("generate", checkpoint, &bench, how)
+        .args(["-n", "6", "--ignore-eos", "--prompt-tokens", "1,2,3,4,5,6"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let all = [child.id()].into_iter().chain(children(child.id()));
+        most = most.max(all.map(proportional).sum());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", stderr(&out));
+    most
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = tasks.flatten().map(|t| t.path().join("children"));
+    let texts: String = lists.filter_map(|l| fs::read_to_string(l).ok()).collect();
+    texts
+        .split_whitespace()
+        .map(|p| p.parse().unwrap())
+        .collect()
+}
+
+/// A process's part of memory; 0 where it has ended.
+fn proportional(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[test]
+fn an_isolated_backend_shares_the_weights() {
+    let stored = Checkpoint::new(NO_BLOCKS, Stored::Halves);
+    let packed = Checkpoint::new(BLOCKS, Stored::Packed);
+    for (what, checkpoint, how) in [
+        ("used as stored", &stored, ["f16", "dequant"]),
+        ("laid out anew", &packed, ["f32", "packed"]),
+    ] {
+        let f = figures(checkpoint, how);
+        let here = together(checkpoint, how, &[]);
+        let there = together(checkpoint, how, &["--isolate"]);
+        // A second program, and no second copy.
+        let allowed = here + f.process + f.weights / 4;
+        assert!(there < allowed, "{what}: {here} -> {there}, {f:?}");
+    }
+}

@@ -12,6 +12,8 @@ mod refusals;
 mod sequences;
 mod taps;
 
+use std::sync::Arc;
+
 use halfhitch_seam::{
     AffineScheme, Bits, CancelToken, DType, DecodeStep, ErrorCode, GroupSize, OutputRequest,
     PlanRequest, QuantRequest, SeamResult, SequenceId, Session, StepOutput, TokenId,
@@ -21,6 +23,7 @@ use crate::limits::{close, relative};
 use crate::models::{self, Generated};
 use crate::report::{Outcome, Report, fail};
 use crate::subject::{Subject, control};
+use crate::test::{Test, Tier};
 use crate::{features, limits};
 
 /// A case of the contract.
@@ -29,19 +32,24 @@ type CaseFn = fn(&Bench<'_>) -> Outcome;
 /// Runs every case. Names are `contract/MODEL/CASE`.
 pub fn run(subject: &Subject) -> Report {
     let mut report = Report::default();
-    let models = match contract_models(subject) {
-        Ok(models) => models,
-        Err(miss) => {
-            report.run("contract/device/capabilities", || Err(miss));
-            return report;
-        }
-    };
-    for (i, (model, quant)) in models.iter().enumerate() {
-        let bench = Bench {
-            subject,
-            model,
-            quant: *quant,
-        };
+    match tests(subject) {
+        Ok(tests) => report.cases.extend(tests.iter().map(|t| t.run(subject))),
+        Err(miss) => report.run("contract/device/capabilities", || Err(miss)),
+    }
+    report
+}
+
+/// Cases that open a session of each of the suite's models, which other cases do as well.
+const FULL: &[&str] = &["features-are-honest", "packed-schemes-are-honest"];
+
+/// Every case, not run yet. How long the models' contexts are depends on the device.
+///
+/// # Errors
+/// What the device's capabilities say.
+pub fn tests(subject: &Subject) -> Outcome<Vec<Test>> {
+    let mut tests = Vec::new();
+    for (i, (model, quant, tier)) in contract_models(subject)?.into_iter().enumerate() {
+        let model = Arc::new(model);
         let behaviour = [sequences::CASES, outputs::CASES, taps::CASES];
         let rest = [
             device::CASES,
@@ -50,28 +58,49 @@ pub fn run(subject: &Subject) -> Report {
             damage::CASES,
         ];
         let groups = behaviour.iter().chain(rest.iter().filter(|_| i == 0));
-        for (name, case) in groups.copied().flatten() {
-            report.run(format!("contract/{}/{name}", model.name), || case(&bench));
+        for &(name, case) in groups.copied().flatten() {
+            let tier = if FULL.contains(&name) {
+                Tier::Full
+            } else {
+                tier
+            };
+            let own = Arc::clone(&model);
+            let run = move |subject: &Subject| {
+                case(&Bench {
+                    subject,
+                    model: &own,
+                    quant,
+                })
+            };
+            let name = format!("contract/{}/{name}", model.name);
+            tests.push(Test::new(name, tier, run).about(&model));
         }
     }
-    report
+    Ok(tests)
 }
 
-fn contract_models(subject: &Subject) -> Outcome<Vec<(Generated, QuantRequest)>> {
+fn contract_models(subject: &Subject) -> Outcome<Vec<(Generated, QuantRequest, Tier)>> {
     let scheme = AffineScheme {
         bits: Bits::new(4)?,
         group_size: GroupSize::new(32)?,
         scale_dtype: DType::F16,
     };
-    let mut out = vec![
-        (features::single("plain")?, QuantRequest::Auto),
-        (features::single("window")?, QuantRequest::Auto),
-        (features::single("experts-normalised")?, QuantRequest::Auto),
-        (models::packed(scheme, true)?, QuantRequest::Packed),
-    ];
+    let dense = |name, tier| Ok((features::single(name)?, QuantRequest::Auto, tier));
+    let mut out: Vec<(Generated, QuantRequest, Tier)> = [
+        dense("plain", Tier::Quick),
+        dense("window", Tier::Full),
+        dense("experts-normalised", Tier::Full),
+        Ok((
+            models::packed(scheme, true)?,
+            QuantRequest::Packed,
+            Tier::Quick,
+        )),
+    ]
+    .into_iter()
+    .collect::<SeamResult<_>>()?;
     // Long enough for a prompt of several of the device's chunks.
     let chunk = subject.capabilities()?.prefill_chunk;
-    for (model, _) in &mut out {
+    for (model, ..) in &mut out {
         model.spec.max_context = chunk.saturating_mul(3).clamp(512, 1 << 14);
     }
     Ok(out)

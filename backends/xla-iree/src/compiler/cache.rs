@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{ErrorCode, SeamError, SeamResult, environment};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -75,12 +75,9 @@ impl Cache {
     }
 
     /// `$HALFHITCH_CACHE_DIR`, else `$XDG_CACHE_HOME/halfhitch`, else `$HOME/.cache/halfhitch`; modules
-    /// lie in its `xla-iree`.
+    /// lie in its `xla-iree`. None in a process with [elevated](environment) rights.
     pub fn default_root() -> Option<PathBuf> {
-        let var = |name: &str| {
-            let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
-            Some(PathBuf::from(value))
-        };
+        let var = |name: &str| environment::path_variable(name).map(PathBuf::from);
         let root = var("HALFHITCH_CACHE_DIR")
             .or_else(|| Some(var("XDG_CACHE_HOME")?.join("halfhitch")))
             .or_else(|| Some(var("HOME")?.join(".cache/halfhitch")))?;
@@ -321,7 +318,7 @@ impl Cache {
         }
     }
 
-    fn entry(&self, key: &str) -> PathBuf {
+    pub(super) fn entry(&self, key: &str) -> PathBuf {
         if key.starts_with(ANSWER) {
             return self.folder(ANSWERS).join(format!("{key}.{SUFFIX}"));
         }

@@ -3,6 +3,8 @@
 
 pub mod cache;
 mod child;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod report;
 pub mod stats;
 pub mod target;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::UNIX_EPOCH;
 
-use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{ErrorCode, SeamError, SeamResult, environment};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -15,6 +15,9 @@ use super::hex;
 
 /// How to get a compiler.
 pub(super) const FIX: &str = "run `make iree-runtime`, or name one in HALFHITCH_IREE_COMPILE";
+
+/// Where programs are that the system's owner has installed.
+const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// A compiler that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +43,17 @@ pub struct Places {
 
 impl Places {
     /// From `HALFHITCH_IREE_COMPILE`, the checkout that this executable was built in, and `PATH`.
-    /// The working directory is never looked at.
+    /// The working directory is never looked at. With [elevated](environment) rights only the system's own
+    /// folders are.
     pub fn from_environment() -> Self {
-        let named = std::env::var_os("HALFHITCH_IREE_COMPILE").filter(|v| !v.is_empty());
+        let named = environment::path_variable("HALFHITCH_IREE_COMPILE");
         let exe = std::env::current_exe().unwrap_or_default();
+        // A link to this executable, which anybody can make, would put a checkout around it.
         let checkout = exe
             .ancestors()
+            .filter(|_| !environment::elevated())
             .find(|folder| folder.join("csrc/build-runtime.sh").is_file());
-        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = environment::path_variable("PATH").unwrap_or_else(|| SYSTEM_PATH.into());
         Self {
             named: named.map(PathBuf::from),
             checkout: checkout.map(Path::to_owned),

@@ -3,7 +3,7 @@
 //! One buffer a layer, allocated by itself: steps update them in place, so no two may share memory. The capacity doubles when it is reached, so a sequence holds at
 //! most twice what it uses, and a token's time does not depend on the capacity.
 
-use halfhitch_seam::{ExecutionPlan, ModelSpec, SeamResult};
+use halfhitch_seam::{ErrorCode, ExecutionPlan, ModelSpec, SeamError, SeamResult};
 use halfhitch_xla_iree_sys::{Buffer, DType, Device};
 
 use super::error::seam_error;
@@ -70,7 +70,7 @@ impl Cache {
             let dims = [capacity, 2 * heads, width];
             let new = Buffer::allocate(device, self.dtype, &dims).map_err(seam_error)?;
             if let Some(old) = self.layers.get(i).filter(|_| live > 0) {
-                let mut content = vec![0; live * row];
+                let mut content = room_for(live * row)?;
                 old.read_into(0, &mut content).map_err(seam_error)?;
                 new.write(0, &content).map_err(seam_error)?;
             }
@@ -95,6 +95,20 @@ impl Cache {
     pub fn layers(&self) -> usize {
         self.widths.len()
     }
+}
+
+/// Zeroed bytes, where there is memory for them: to fail halfway would end the process.
+fn room_for(bytes: usize) -> SeamResult<Vec<u8>> {
+    let mut content = Vec::new();
+    content.try_reserve_exact(bytes).map_err(|_| {
+        SeamError::new(
+            ErrorCode::OutOfMemory,
+            format!("no memory to move {bytes} bytes of a cache that grows"),
+        )
+        .hint("release sequences or use a shorter context")
+    })?;
+    content.resize(bytes, 0);
+    Ok(content)
 }
 
 #[cfg(test)]

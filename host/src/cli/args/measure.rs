@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use halfhitch_seam::{Precision, StepShape};
 
-use super::device::{DeviceArgs, ModelArgs, QuantMode};
+use super::device::{DeviceArgs, ModelArgs, QuantMode, RepresentationWish};
 use crate::cli::values;
 use crate::engine::Selection;
 
@@ -246,6 +246,10 @@ pub struct BenchArgs {
         help_heading = "Configurations"
     )]
     pub quant: Vec<QuantMode>,
+
+    /// Ways to write contractions: auto, or names of those that `halfhitch plan` shows.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = values::representation, help_heading = "Configurations")]
+    pub representation: Vec<RepresentationWish>,
 
     /// Numbers of CPU threads [default: all cores].
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = values::threads, help_heading = "Configurations")]

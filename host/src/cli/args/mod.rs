@@ -3,19 +3,25 @@
 //! Values are checked as far as they can be without looking at a model; what is wrong here is a usage
 //! error (exit code 2), what is wrong with a model or a file is a failure (exit code 1).
 
+mod conformance;
 mod device;
 mod files;
 mod generate;
 mod measure;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub use self::conformance::*;
 pub use self::device::*;
 pub use self::files::*;
 pub use self::generate::*;
 pub use self::measure::*;
+
+use super::values;
 
 const ROOT_EXAMPLES: &str = "\
 Examples:
@@ -28,8 +34,9 @@ Examples:
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 Environment: HALFHITCH_MODELS (a folder of models, after ./models), HALFHITCH_CACHE_DIR (cache, else
 in XDG_CACHE_HOME or ~/.cache), HALFHITCH_LOG (log filter, such as debug), HALFHITCH_PLUGIN_PATH
-(folders of plugins), HALFHITCH_IREE_COMPILE (the IREE compiler to use), HALFHITCH_IREE_TARGET (what
-it makes code for, such as cuda:sm_80), NO_COLOR.";
+(folders of plugins), HALFHITCH_ISOLATE and HALFHITCH_ISOLATE_TIMEOUT (as the flags),
+HALFHITCH_IREE_COMPILE (the IREE compiler to use), HALFHITCH_IREE_TARGET (what it makes code for, such
+as cuda:sm_80), NO_COLOR.";
 
 /// Run language models from quantised checkpoints, on any compute backend.
 #[derive(Debug, Parser)]
@@ -51,6 +58,25 @@ pub struct Cli {
     /// A folder of backend plugins, looked in before the usual ones; may be given several times.
     #[arg(long, global = true, value_name = "DIR")]
     pub plugin_dir: Vec<PathBuf>,
+
+    /// Run backends in processes of their own: a crash of a driver is then an error.
+    ///
+    /// Weights are shared, not copied. What the backend prints goes to the log (-v), and its last lines
+    /// into the error. HALFHITCH_ISOLATE=1 does the same.
+    #[arg(long, global = true, env = "HALFHITCH_ISOLATE", hide_env = true)]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub isolate: bool,
+
+    /// Seconds that an isolated backend may go without a sign of life before it is ended
+    /// [default: 960].
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        env = "HALFHITCH_ISOLATE_TIMEOUT"
+    )]
+    #[arg(hide_env = true, value_parser = values::positive)]
+    pub isolate_timeout: Option<NonZeroUsize>,
 }
 
 /// The commands.
@@ -70,6 +96,8 @@ pub enum Command {
     Graph(GraphArgs),
     /// Compare a backend's logits with those of one that is trusted: the accuracy gate.
     Verify(Box<VerifyArgs>),
+    /// Hold a backend, or a plugin's file, to the contract and to the numbers: the conformance kit.
+    Conformance(Box<ConformanceArgs>),
     /// Measure how fast a model runs, and how near that is to what memory allows.
     Bench(BenchArgs),
     /// List the compute backends, their devices and what those can do.
@@ -86,6 +114,9 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Check this machine, its models and backends, and say how to fix what is wrong.
     Doctor(JsonArgs),
+    /// Be the process of an isolated backend, driven over standard input.
+    #[command(hide = true)]
+    IsolatedBackend(IsolatedBackendArgs),
 }
 
 impl Command {
@@ -98,13 +129,14 @@ impl Command {
             Self::Graph(a) => a.json,
             Self::Tune(a) => a.json,
             Self::Verify(a) => a.json,
+            Self::Conformance(a) => a.json || a.confined,
             Self::Bench(a) => a.json || a.one_run,
             Self::Backends(a) | Self::Doctor(a) => a.json,
             Self::Import(a) => a.json,
             Self::Quantize(a) => a.json,
             Self::Cache(a) => a.json,
             Self::PluginManifest(a) => a.json,
-            Self::Chat(_) | Self::Completions(_) => false,
+            Self::Chat(_) | Self::Completions(_) | Self::IsolatedBackend(_) => false,
         }
     }
 }
@@ -115,6 +147,19 @@ pub struct JsonArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `halfhitch isolated-backend`.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct IsolatedBackendArgs {
+    /// A backend that is part of this program.
+    #[arg(long, value_name = "NAME")]
+    pub built_in: Option<String>,
+
+    /// A plugin's manifest.
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use crate::bench::{Report, Spread};
 /// A table, and below it what it stands on.
 pub fn text(report: &Report) -> String {
     let mut rows = vec![header(report)];
-    rows.extend(report.configurations.iter().map(row));
+    let isolated = has_isolated(report);
+    rows.extend(report.configurations.iter().map(|m| row(m, isolated)));
     let mut out = output::table(&rows);
     out.push('\n');
     // Writing to a string cannot fail.
@@ -35,6 +36,18 @@ pub fn text(report: &Report) -> String {
             if one.threads == 1 { "" } else { "s" }
         );
     }
+    for one in &report.isolation {
+        let _ = write!(
+            out,
+            "isolation: {}: a token takes {}",
+            one.configuration,
+            times(&one.decode)
+        );
+        if let Some(prefill) = &one.prefill {
+            let _ = write!(out, ", prompts {}", times(prefill));
+        }
+        out.push('\n');
+    }
     out
 }
 
@@ -45,16 +58,13 @@ fn rounds(report: &Report) -> usize {
 }
 
 fn header(report: &Report) -> Vec<String> {
-    let mut cells: Vec<String> = [
-        "precision",
-        "quant",
-        "threads",
-        "batch",
-        "load",
-        "first token",
-    ]
-    .map(String::from)
-    .into();
+    let mut cells: Vec<String> = ["precision", "quant", "threads", "batch"]
+        .map(String::from)
+        .into();
+    if has_isolated(report) {
+        cells.push("isolated".into());
+    }
+    cells.extend(["load", "first token"].map(String::from));
     let workload = &report.workload;
     cells.extend(workload.prefill.iter().map(|n| format!("prefill {n}")));
     cells.push(format!("decode {}", workload.decode));
@@ -64,16 +74,25 @@ fn header(report: &Report) -> Vec<String> {
     cells
 }
 
-fn row(m: &Measured) -> Vec<String> {
+/// Whether it is told of each configuration if it is isolated.
+fn has_isolated(report: &Report) -> bool {
+    let mut all = report.configurations.iter();
+    all.any(|m| m.configuration.isolated)
+}
+
+fn row(m: &Measured, isolated: bool) -> Vec<String> {
     let c = &m.configuration;
     let mut cells = vec![
         m.precision.to_string(),
         quant_name(c.quant).into(),
         c.threads.map_or_else(|| "all".into(), |n| n.to_string()),
         c.batch.to_string(),
-        format!("{:.2} s", m.load_s.median),
-        format!("{:.3} s", m.first_token_s.median),
     ];
+    if isolated {
+        cells.push(if c.isolated { "yes" } else { "no" }.into());
+    }
+    cells.push(format!("{:.2} s", m.load_s.median));
+    cells.push(format!("{:.3} s", m.first_token_s.median));
     cells.extend(m.prefill.iter().map(|p| rate(&p.tokens_per_s)));
     cells.push(rate(&m.decode_tokens_per_s));
     cells.push(format!("{:.0} %", 100.0 * m.bandwidth_share.median));
@@ -87,6 +106,13 @@ fn row(m: &Measured) -> Vec<String> {
         None => "?".into(),
     });
     cells
+}
+
+fn times(ratio: &Spread) -> String {
+    format!(
+        "{:.3} times as long ({:.3}-{:.3})",
+        ratio.median, ratio.min, ratio.max
+    )
 }
 
 fn rate(spread: &Spread) -> String {

@@ -115,11 +115,11 @@ fn devices_are_found_by_id_before_ordinal() {
         driver: "d".into(),
     };
     let devices = [device("1", 0), device("GPU-x", 1)];
-    assert_eq!(pick(&devices, Some("1")).unwrap().ordinal, 0);
-    assert_eq!(pick(&devices, Some("0")).unwrap().ordinal, 0);
-    assert_eq!(pick(&devices, Some("GPU-x")).unwrap().ordinal, 1);
-    assert_eq!(pick(&devices, None).unwrap().ordinal, 0);
-    assert!(pick(&[], None).is_err());
+    assert_eq!(pick_device(&devices, Some("1")).unwrap().ordinal, 0);
+    assert_eq!(pick_device(&devices, Some("0")).unwrap().ordinal, 0);
+    assert_eq!(pick_device(&devices, Some("GPU-x")).unwrap().ordinal, 1);
+    assert_eq!(pick_device(&devices, None).unwrap().ordinal, 0);
+    assert!(pick_device(&[], None).is_err());
 }
 
 /// A plugin that works, on a system without its driver's library.

@@ -17,6 +17,7 @@ use serde_json::Value;
 pub use safetensors::{PlannedTensor, SafetensorsWriter, TensorId};
 
 use crate::checkpoint::Checkpoint;
+use crate::files;
 
 /// Marks folders that are not finished.
 const PARTIAL: &str = ".partial-";
@@ -51,14 +52,15 @@ pub struct StagedFolder {
 }
 
 impl StagedFolder {
-    /// Starts a folder that will stand at `target`; its parents are made. With `force`, a model
-    /// folder that is there is replaced on commit.
+    /// Starts a folder that will stand at `target`, or at what that names where it is a link; its
+    /// parents are made. With `force`, a model folder that is there is replaced on commit.
     ///
     /// # Errors
     /// `InvalidInput` where something is at `target` already: anything but an empty folder, or,
     /// with `force`, anything but a model folder (one with a config.json). `Io` where the
     /// parent cannot be written.
     pub fn create(target: &Path, force: bool) -> SeamResult<Self> {
+        let target = &files::follow(target).in_context(|| target.display().to_string())?;
         check_target(target, force)?;
         let name = target.file_name().ok_or_else(|| {
             SeamError::invalid_input(format!("`{}` has no name to write to", target.display()))

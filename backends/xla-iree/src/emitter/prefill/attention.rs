@@ -113,17 +113,17 @@ fn by_position(b: &mut Builder, context: &Context, stored: Elem, new: &Value) ->
     let [heads, parts, tiles, sixteen, _] = new.dims()[..] else {
         panic!("new rows of {}", new.ty());
     };
-    // Loops: tile, token, head, part, feature.
+    // Loops, in the order that they lie in as in [`key_tiles`]: head, part, tile, feature, token.
     let rows = b.dispatch(|b| {
         let structure = Structure {
             tiling: Some(Tiling::new(
-                &[1, 0, 0, 0, 0],
-                &[1, TILE, 1, 1, TILE],
+                &[0, 0, 1, 0, 0],
+                &[1, 1, 1, TILE, TILE],
                 &[0; 5],
             )),
-            loops: &[tiles, sixteen, heads, parts, sixteen],
-            operands: &[operand(new, &[2, 3, 0, 4, 1])],
-            out: &[0, 1, 2, 3, 4],
+            loops: &[heads, parts, tiles, sixteen, sixteen],
+            operands: &[operand(new, &[0, 1, 2, 3, 4])],
+            out: &[2, 4, 0, 1, 3],
             elem: stored,
             initial: 0.0,
         };
@@ -203,19 +203,20 @@ fn key_tiles(
     let dims = [context.tiles, TILE.into(), kv.into(), width.into()];
     let rows = b.view(rows, stored, &dims);
     let rows = split(b, grain, &rows, 3);
-    // Loops: head, tile, feature, row.
+    // In the order that the rows lie in: the compiler reorders the loops of a plain transposition so, and
+    // their tiling would no longer fit. Loops: tile, row, head, feature.
     let loops = [
-        kv.into(),
         context.tiles,
-        (width / grain.pair()).into(),
         TILE.into(),
+        kv.into(),
+        (width / grain.pair()).into(),
     ];
     let packed = Pack {
         loops: &loops,
-        operands: &[operand(&rows, &[1, 3, 0, 2, PAIR])],
-        out: &[0, 1, 2, 3],
-        distribution: &[1, 1, 0, 0],
-        parallel: &[1, 1, 8, TILE],
+        operands: &[operand(&rows, &[0, 1, 2, 3, PAIR])],
+        out: &[2, 0, 3, 1],
+        distribution: &[1, 0, 0, 0],
+        parallel: &[1, TILE, 1, 8],
     };
     pack(b, grain, &packed, |b, e| b.widen(&e[0], stored))
 }
@@ -238,19 +239,19 @@ fn value_tiles(
     ];
     let rows = b.view(rows, stored, &dims);
     let rows = split(b, grain, &rows, 1);
-    // Loops: head, part, tile, row, feature.
+    // As for keys. Loops: tile, row, head, part, feature.
     let loops = [
-        kv.into(),
-        parts.into(),
         context.tiles,
         (TILE / grain.pair()).into(),
+        kv.into(),
+        parts.into(),
         TILE.into(),
     ];
     let packed = Pack {
         loops: &loops,
-        operands: &[operand(&rows, &[2, 3, PAIR, 0, 1, 4])],
-        out: &[0, 1, 2, 3, 4],
-        distribution: &[1, 1, 0, 0, 0],
+        operands: &[operand(&rows, &[0, 1, PAIR, 2, 3, 4])],
+        out: &[2, 3, 0, 1, 4],
+        distribution: &[1, 0, 0, 0, 0],
         parallel: &[1, 1, 1, 1, TILE],
     };
     let tiles = pack(b, grain, &packed, |b, e| b.widen(&e[0], stored));

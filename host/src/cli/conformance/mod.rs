@@ -1,0 +1,365 @@
+//! `halfhitch conformance`.
+
+mod files;
+mod text;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use halfhitch_seam::{
+    DeviceCapabilities, ErrorCode, Event, Observer as _, ResultExt, SeamError, SeamResult, Stage,
+};
+use halfhitch_suite::catalogue::{Surroundings, catalogue, selects};
+use halfhitch_suite::expectations::Expectations;
+use halfhitch_suite::{Case, Miss, Subject, Test, Verdict, Watch, resources, run_tests};
+use serde_json::json;
+
+use self::files::OutputFile;
+use super::args::ConformanceArgs;
+use super::failure::{Failure, exit, one_line};
+use super::{Context, output};
+use crate::conformance::{
+    self, Answer, CaseReport, Found, Outcome, Report, SubjectWish, SuiteSummary,
+};
+use crate::engine::rss_bytes;
+
+/// Most bytes of a list of expected failures.
+const MOST: u64 = 1 << 20;
+
+/// The name of the thread that a case runs on.
+const THREAD: &str = "conformance";
+
+/// Runs the command.
+pub fn run(args: &ConformanceArgs, context: &Context) -> Result<(), Failure> {
+    let wish = match &args.plugin {
+        Some(path) => SubjectWish::File {
+            path,
+            device: args.device.as_deref(),
+        },
+        None => SubjectWish::Listed(&args.backend),
+    };
+    let (mut subject, capabilities) = conformance::subject(wish, &context.registry())?;
+    subject.cancel = context.interrupt.token();
+    quieten_panics();
+    if args.confined {
+        return confined(args, &subject);
+    }
+    let expectations = expectations(args)?;
+    if let Some(models) = args.random {
+        return random(args, models, &subject, &capabilities, context);
+    }
+    let tests = tests(args, &subject, context)?;
+    if args.list {
+        return list(args, &tests);
+    }
+    // What cannot be written must not show after minutes.
+    let files = files(args)?;
+    let report = run_suite(args, &subject, &capabilities, &tests, expectations, context);
+    finish(args, report, files, context)
+}
+
+/// A backend that panics fails a case, which says so: that is no error of this program's.
+fn quieten_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() == Some(THREAD) {
+            tracing::info!("in a case: {panic}");
+        } else {
+            before(panic);
+        }
+    }));
+}
+
+fn expectations(args: &ConformanceArgs) -> SeamResult<Expectations> {
+    let mut list = match &args.expect_failures {
+        Some(path) => {
+            let place = || format!("--expect-failures {}", path.display());
+            let text = read(path).in_context(place)?;
+            Expectations::parse(&text).in_context(place)?
+        }
+        None => Expectations::default(),
+    };
+    for name in &args.expect_failure {
+        list.add(name, "--expect-failure");
+    }
+    Ok(list)
+}
+
+fn read(path: &Path) -> SeamResult<String> {
+    let io = |e: std::io::Error| SeamError::new(ErrorCode::Io, e.to_string());
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(io)?;
+    file.take(MOST + 1).read_to_string(&mut text).map_err(io)?;
+    if text.len() as u64 > MOST {
+        return Err(SeamError::invalid_input(format!("over {MOST} bytes")));
+    }
+    Ok(text)
+}
+
+/// The cases that were asked for.
+fn tests(
+    args: &ConformanceArgs,
+    subject: &Subject,
+    context: &Context,
+) -> Result<Vec<Test>, Failure> {
+    let surroundings = Surroundings {
+        resident: rss_bytes,
+        confined: conformance::confine(confined_args(args, context)),
+    };
+    let full = args.full || !args.only.is_empty();
+    let mut tests = catalogue(subject, full, surroundings).map_err(|miss| match miss {
+        Miss::Fail(detail) | Miss::Unsupported(detail) => {
+            SeamError::new(ErrorCode::Backend, detail)
+        }
+    })?;
+    for folder in &args.checkpoints {
+        let more = conformance::checkpoint_tests(folder).in_context(|| "--checkpoints")?;
+        tests.extend(more);
+    }
+    if !args.only.is_empty() {
+        // A whole name means that case alone, whatever else begins so.
+        let whole = |wish: &String| tests.iter().any(|t| t.name == *wish);
+        let wishes: Vec<(&String, bool)> = args.only.iter().map(|w| (w, whole(w))).collect();
+        tests.retain(|t| {
+            let mut all = wishes.iter();
+            all.any(|&(wish, whole)| match whole {
+                true => *wish == t.name,
+                false => selects(wish, &t.name),
+            })
+        });
+    }
+    if tests.is_empty() {
+        return Err(SeamError::new(
+            ErrorCode::NotFound,
+            format!("no case is called {}", args.only.join(" or ")),
+        )
+        .hint("`halfhitch conformance --list --full` prints every name")
+        .into());
+    }
+    Ok(tests)
+}
+
+/// Arguments that make this program run the case in which memory runs out, on the same backend.
+fn confined_args(args: &ConformanceArgs, context: &Context) -> Vec<OsString> {
+    let mut out: Vec<OsString> = vec!["conformance".into(), "--quiet".into(), "--confined".into()];
+    for dir in &context.plugin_dirs {
+        out.extend(["--plugin-dir".into(), dir.into()]);
+    }
+    match &args.plugin {
+        Some(path) => out.extend(["--plugin".into(), path.into()]),
+        None => out.extend(["--backend".into(), args.backend.to_string().into()]),
+    }
+    if let Some(device) = &args.device {
+        out.extend(["--device".into(), device.into()]);
+    }
+    out.extend(["--time-limit".into(), args.time_limit.to_string().into()]);
+    out
+}
+
+fn confined(args: &ConformanceArgs, subject: &Subject) -> Result<(), Failure> {
+    let limit = Duration::from_secs(args.time_limit.into());
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        // Whoever waited does so no more.
+        std::process::exit(exit::FAILED.into());
+    });
+    let case = Case::run("confined", || {
+        resources::out_of_memory(subject, &conformance::limit_memory)
+    });
+    output::json(&Answer {
+        confined: case.verdict,
+    })
+}
+
+fn list(args: &ConformanceArgs, tests: &[Test]) -> Result<(), Failure> {
+    let names = || tests.iter().map(|t| t.name.as_str());
+    if args.json {
+        return output::json(&json!({ "cases": names().collect::<Vec<_>>() }));
+    }
+    let lines: String = names().flat_map(|name| [name, "\n"]).collect();
+    output::bytes(lines.as_bytes())
+}
+
+/// A file, and what is written to it.
+type Page<'a> = (OutputFile<'a>, fn(&Report) -> String);
+
+fn files(args: &ConformanceArgs) -> SeamResult<Vec<Page<'_>>> {
+    let mut out: Vec<Page<'_>> = Vec::new();
+    if let Some(path) = &args.junit {
+        out.push((OutputFile::create("--junit", path)?, conformance::junit));
+    }
+    if let Some(path) = &args.html {
+        out.push((OutputFile::create("--html", path)?, conformance::html));
+    }
+    Ok(out)
+}
+
+/// Says what happens while it happens.
+struct Progress<'a> {
+    context: &'a Context,
+    total: usize,
+    expectations: Expectations,
+}
+
+impl Watch for Progress<'_> {
+    fn starts(&mut self, index: usize, test: &Test) {
+        tracing::info!("{}", test.name);
+        let event = Event::Progress {
+            stage: Stage::Check,
+            done: index as u64,
+            total: self.total as u64,
+        };
+        self.context.progress.on_event(event);
+    }
+
+    fn ended(&mut self, case: &mut Case) {
+        self.expectations.apply(case);
+        if let Verdict::Fail { detail } = &case.verdict {
+            let note = format!("{} fails: {detail}", case.name);
+            self.context.progress.on_event(Event::Note(note));
+        }
+    }
+}
+
+fn run_suite(
+    args: &ConformanceArgs,
+    subject: &Subject,
+    capabilities: &DeviceCapabilities,
+    tests: &[Test],
+    expectations: Expectations,
+    context: &Context,
+) -> Report {
+    let full = args.full || !args.only.is_empty();
+    let suite = SuiteSummary {
+        kind: if full { "full" } else { "quick" }.into(),
+        only: args.only.clone(),
+        cases: tests.len(),
+        seed: None,
+    };
+    let mut report = Report::new(subject.backend.identity(), capabilities, suite);
+    let mut progress = Progress {
+        context,
+        total: tests.len(),
+        expectations,
+    };
+    let start = Instant::now();
+    let limit = Duration::from_secs(args.time_limit.into());
+    let ran = run_tests(subject, tests, limit, &mut progress);
+    context.progress.clear();
+    let interrupted = ran.cases.len() < tests.len();
+    // A line is stale where its cases ran; one that names no case at all is stale in a whole run.
+    report.stale = progress.expectations.unused(|pattern| {
+        let all = args.only.is_empty() && !interrupted;
+        all || ran.cases.iter().any(|c| pattern.matches(&c.name))
+    });
+    // A case that is listed and passes has said so itself.
+    let said = |name: &str| ran.cases.iter().any(|c| c.name == name);
+    report.stale.retain(|line| !said(line));
+    for case in ran.cases {
+        let failed = case.verdict.is_failure();
+        let model = tests.iter().find(|t| t.name == case.name && failed);
+        report.push(CaseReport {
+            reproduce: failed.then(|| text::reproduce(args, context, &case.name)),
+            model: model.and_then(|t| Some(t.model.as_ref()?.spec.clone())),
+            case,
+        });
+    }
+    report.finish(start.elapsed().as_secs_f64(), interrupted);
+    report
+}
+
+fn random(
+    args: &ConformanceArgs,
+    models: u32,
+    subject: &Subject,
+    capabilities: &DeviceCapabilities,
+    context: &Context,
+) -> Result<(), Failure> {
+    let suite = SuiteSummary {
+        kind: "random".into(),
+        only: Vec::new(),
+        cases: 1,
+        seed: Some(args.seed),
+    };
+    let files = files(args)?;
+    let mut report = Report::new(subject.backend.identity(), capabilities, suite);
+    let start = Instant::now();
+    let told = |done: u32| {
+        context.progress.on_event(Event::Progress {
+            stage: Stage::Check,
+            done: done.into(),
+            total: models.into(),
+        });
+    };
+    let found = conformance::search(subject, models, args.seed, &told)?;
+    context.progress.clear();
+    let mut case = CaseReport {
+        case: Case {
+            name: format!("random/{models}-models-seed-{}", args.seed),
+            verdict: Verdict::Pass,
+            millis: start.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
+        },
+        reproduce: None,
+        model: None,
+    };
+    context.progress.on_event(Event::Note(format!(
+        "{} models compared; {} are not supported, {} magnify rounding",
+        found.compared, found.unsupported, found.unsteady
+    )));
+    if let Some(wrong) = &found.wrong {
+        let kept = match &args.save {
+            Some(folder) => Some(Found::keep(wrong, folder, args.seed)?),
+            None => None,
+        };
+        case.case.verdict = Verdict::Fail {
+            detail: format!(
+                "{} (model {}, shrunk in {} steps to {} layers of width {} with {} tokens)",
+                wrong.detail,
+                found.compared,
+                wrong.shrinks,
+                wrong.model.spec.layers.len(),
+                wrong.model.spec.hidden_size,
+                wrong.tokens.len()
+            ),
+        };
+        case.model = Some(wrong.model.spec.clone());
+        case.reproduce = Some(match kept {
+            Some(kept) => text::verify(args, context, &report.backend.name, &kept, wrong.decode),
+            None => text::search_again(args, context, models),
+        });
+    }
+    report.push(case);
+    report.finish(start.elapsed().as_secs_f64(), false);
+    finish(args, report, files, context)
+}
+
+fn finish(
+    args: &ConformanceArgs,
+    report: Report,
+    files: Vec<Page<'_>>,
+    context: &Context,
+) -> Result<(), Failure> {
+    for (file, make) in files {
+        file.write(&make(&report))?;
+    }
+    context.progress.clear();
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::bytes(text::text(&report).as_bytes())?;
+    }
+    match report.outcome {
+        Outcome::Pass => Ok(()),
+        Outcome::Fail if report.cases.len() < report.suite.cases => Err(Failure::Interrupted),
+        Outcome::Fail => Err(Failure::Reported),
+        Outcome::Interrupted => Err(Failure::Interrupted),
+    }
+}
+
+/// Paths and names that `text` shows may come from anywhere.
+fn shown(path: &Path) -> String {
+    one_line(&path.display().to_string())
+}

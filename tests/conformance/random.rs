@@ -1,0 +1,58 @@
+//! Random models: a wrong one is shrunk, kept, and is as wrong for `verify`.
+
+use super::support::{Bench, json, stderr, stdout};
+
+#[test]
+fn random_models_pass_on_what_is_right() {
+    let bench = Bench::new();
+    let out = bench.conformance("", &["--random", "40", "--seed", "3", "--save", "kept"]);
+    assert_eq!(
+        out.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&out),
+        stderr(&out)
+    );
+    assert!(!bench.path("kept").exists());
+}
+
+#[test]
+fn a_wrong_model_is_shrunk_and_kept_and_verify_names_its_fault() {
+    let bench = Bench::new();
+    let fault = "wrong:wrong-activation";
+    let kept = bench.path("kept/wrong-7");
+    let args = ["--json", "--random", "200", "--seed", "7", "--save", "kept"];
+    let out = bench.conformance(fault, &args);
+    let report = json(&out);
+    assert_eq!(out.status.code(), Some(1), "{report}");
+    let case = &report["cases"][0];
+    // The smallest that is still wrong: one layer, and one or two tokens.
+    assert_eq!(
+        case["model"]["layers"].as_array().unwrap().len(),
+        1,
+        "{case}"
+    );
+    let tokens = std::fs::read_to_string(kept.join("tokens.txt")).unwrap();
+    assert!(tokens.split_whitespace().count() <= 3, "{tokens}");
+    let command = case["reproduce"].as_str().unwrap();
+    let Some((_, verify)) = command.split_once("halfhitch verify ") else {
+        panic!("{command}");
+    };
+    let words: Vec<&str> = verify.split(' ').collect();
+    let mut again = bench.halfhitch();
+    again
+        .env("HALFHITCH_FAULT", fault)
+        .args(["verify", "-q", "--json"]);
+    let out = again.args(words).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    let finding = &json(&out)["localization"]["finding"];
+    assert_eq!(finding["layer"], 0);
+    assert_eq!(finding["point"], "feed_forward_product");
+    // A folder that is there is not written over.
+    let out = bench.conformance(fault, &args);
+    assert!(
+        stdout(&out).contains("exists and is not empty"),
+        "{}",
+        stdout(&out)
+    );
+}
