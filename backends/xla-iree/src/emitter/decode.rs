@@ -22,6 +22,7 @@ use super::mlp;
 use super::ops::Reduce;
 use super::plain::plain;
 use super::resident::{Resident, group, single};
+use super::tiling::Profile;
 use super::types::{Dim, Elem};
 
 /// Whether a layer is plain and its matrices lie as this needs them.
@@ -255,7 +256,6 @@ pub fn attend(
     cache.write(b, &new, lane.start);
     let keys = cache.keys(b, lane.live);
     let values = cache.values(b, lane.live);
-    let operand = |value, dims| Operand { value, dims };
     // Loop dimensions: kv head, head of the group, context, width.
     let loops: [Dim; 4] = [kv.into(), per_kv.into(), lane.live, width.into()];
     let scores = b.tiled(
@@ -277,6 +277,8 @@ pub fn attend(
         f32::MIN,
         |body, e| body.arith("maximumf", &e[1], &e[0]),
     );
+    let apart = profile == (Profile::Gpu { subgroups: false });
+    let largest = if apart { b.barrier(&largest) } else { largest };
     let weights = b.generic(
         &loops[..3],
         &[operand(&scores, &[0, 1, 2]), operand(&largest, &[0, 1])],
@@ -294,17 +296,25 @@ pub fn attend(
         0.0,
         |body, e| body.arith("addf", &e[1], &e[0]),
     );
-    let shares = b.generic(
-        &loops[..3],
-        &[operand(&weights, &[0, 1, 2]), operand(&total, &[0, 1])],
-        &[0, 1, 2],
-        0.0,
-        |body, e| body.arith("divf", &e[0], &e[1]),
-    );
-    let loops = [loops[0], loops[1], loops[3], loops[2]];
+    // The same quotient, of the sums where the weights cannot be divided by the way.
+    let divide = |b: &mut Builder, x: &Value, last: Dim| {
+        b.generic(
+            &[loops[0], loops[1], last],
+            &[operand(x, &[0, 1, 2]), operand(&total, &[0, 1])],
+            &[0, 1, 2],
+            0.0,
+            |body, e| body.arith("divf", &e[0], &e[1]),
+        )
+    };
+    let shares = if apart {
+        weights.clone()
+    } else {
+        divide(b, &weights, loops[2])
+    };
+    let by_value = [loops[0], loops[1], loops[3], loops[2]];
     let sums = b.tiled(
         profile.weighted_values(width),
-        &loops,
+        &by_value,
         &[operand(&shares, &[0, 1, 3]), operand(&values, &[3, 0, 2])],
         &[0, 1, 2],
         0.0,
@@ -314,5 +324,14 @@ pub fn attend(
             body.arith("addf", &e[2], &product)
         },
     );
+    let sums = if apart {
+        divide(b, &sums, width.into())
+    } else {
+        sums
+    };
     b.reshape(&sums, &[spec.heads * width])
+}
+
+fn operand<'a>(value: &'a Value, dims: &'a [usize]) -> Operand<'a> {
+    Operand { value, dims }
 }

@@ -24,7 +24,7 @@ use super::tiling::Profile;
 
 /// Whether a layer is plain, the target a GPU, and its matrices lie as this needs them.
 pub fn suits(f: &Function<'_>, layer: usize, spec: &LayerSpec, rows: usize) -> bool {
-    f.source.profile == Profile::Gpu
+    matches!(f.source.profile, Profile::Gpu { .. })
         && plain(spec)
         && matrices(f.source, layer, Layout::Lanes)
             .is_some_and(|all| all.iter().all(|m| fed::suits(f, m, rows)))

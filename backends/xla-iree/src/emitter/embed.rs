@@ -34,7 +34,7 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
             let x = f.b.convert(dense, Elem::F32);
             match f.source.profile {
                 // Fused with a norm's sum, all rows would have to fit the shared memory.
-                Profile::Gpu => f.b.barrier(&x),
+                Profile::Gpu { .. } => f.b.barrier(&x),
                 _ if rows.min(TILE_ROWS) * hidden > TILE => f.b.barrier(&x),
                 _ => x,
             }

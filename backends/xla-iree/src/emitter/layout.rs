@@ -137,7 +137,7 @@ impl Layout {
             (Profile::LlvmCpu { .. }, WeightForm::Dense(_), &[rows, _]) if rows % BLOCK == 0 => {
                 Self::Blocks
             }
-            (Profile::Gpu, _, &[_, _]) => Self::Lanes,
+            (Profile::Gpu { .. }, _, &[_, _]) => Self::Lanes,
             _ => Self::Stored,
         }
     }

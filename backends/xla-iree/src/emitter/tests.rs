@@ -184,7 +184,7 @@ const CPU: Profile = Profile::LlvmCpu {
     bf16_pairs: true,
 };
 
-const GPU: Profile = Profile::Gpu;
+const GPU: Profile = Profile::Gpu { subgroups: true };
 
 const SHAPES: [Shape; 3] = [
     Shape::Chunk { rows: 1 },

@@ -44,7 +44,7 @@ struct Reads {
 impl Reads {
     fn of(target: &Target) -> Self {
         Self {
-            nibbles: !matches!(target.profile, Profile::Gpu),
+            nibbles: !matches!(target.profile, Profile::Gpu { .. }),
             halves: target.resident.contains(&ElementType::F16),
         }
     }

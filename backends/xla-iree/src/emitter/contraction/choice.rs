@@ -123,7 +123,7 @@ const DENSE: Row = Row {
 const fn table(profile: Profile) -> &'static [Row] {
     match profile {
         Profile::LlvmCpu { .. } => &[WORDS, BLOCKED, TILES, FUSED, EXPAND, DENSE],
-        Profile::Gpu => &[GPU_WORDS, EXPAND, DENSE],
+        Profile::Gpu { .. } => &[GPU_WORDS, EXPAND, DENSE],
         Profile::Portable => &[FUSED, EXPAND, DENSE],
     }
 }
