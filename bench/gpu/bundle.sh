@@ -67,9 +67,10 @@ for target in "$@"; do
         done
     done
 done
-mkdir -p "$bundle/cache/modules" "$bundle/cache/notes"
-cp "$HALFHITCH_CACHE_DIR"/modules/*.vmfb "$bundle/cache/modules/"
-cp "$HALFHITCH_CACHE_DIR/notes/compiler" "$bundle/cache/notes/"
+made=$HALFHITCH_CACHE_DIR/xla-iree
+mkdir -p "$bundle/cache/xla-iree/modules" "$bundle/cache/xla-iree/notes"
+cp "$made"/modules/*.vmfb "$bundle/cache/xla-iree/modules/"
+cp "$made/notes/compiler" "$bundle/cache/xla-iree/notes/"
 
 python3 - "$bundle" "$driver" "${SHORT:+short}" "$@" <<'PYTHON'
 import hashlib, json, sys
