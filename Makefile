@@ -9,7 +9,7 @@ PROMPT  := What is the capital of France?
 	fuzz sanitize soak \
 	plugins-cuda plugins-vulkan plugins-metal \
 	iree-runtime iree-runtime-cuda iree-runtime-vulkan iree-runtime-metal iree-env \
-	bench bench-peers bench-1b gates
+	bench bench-peers bench-1b gates test-gates fusion-report gpu-bundle gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: ## set everything up and run all tests
 test-vulkan: ## build the Vulkan plugin and test it on the device there is (a GPU, or Mesa's software)
 	@tests/tools/test-vulkan.sh
 
+test-gates: iree-runtime ## compile steps in every form for every target, against what came out before (10 minutes)
+	cargo test --locked -p halfhitch-xla-iree --features gates --test gates
+
 test-models: ## the same, and more models on the IREE backend: all checkpoints narrow, every feature (ten minutes more)
 	@tests/tools/test.sh --features halfhitch-local-task-tests/models
 
@@ -82,6 +85,15 @@ bench-1b: model plugins ## ... a model of Llama-3.2-1B's shape with random weigh
 
 gates: model plugins ## run the accuracy gate for every default and precision, into docs/gates (10 minutes)
 	@tests/tools/record-gates.sh $(RELEASE)
+
+fusion-report: plugins model ## compile and count graphs for every target, into docs/fusion.md (half an hour)
+	@python3 bench/fusion/report.py --program $(RELEASE)
+
+gpu-bundle: plugins plugins-cuda model ## put together what a machine with an NVIDIA GPU needs for gpu-check
+	@bench/gpu/bundle.sh cuda
+
+gpu-check: ## run the bundle here: tokens, accuracy, speed (8 minutes; needs an NVIDIA GPU)
+	@python3 .cache/gpu-bundle/cuda/check.py --out gpu-check.json
 
 lint: ## formatting, shell scripts, licences and sources, clippy, docs
 	@tests/tools/lint.sh

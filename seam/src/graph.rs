@@ -83,6 +83,10 @@ pub struct GraphRequest {
     /// Whether the graph is compiled and counted, and at which position: how many tokens each sequence
     /// holds before the step.
     pub stats_at: Option<usize>,
+    /// Whether all code that a session of these wishes would run is compiled and kept, for a machine
+    /// without a compiler.
+    #[serde(default)]
+    pub ahead: bool,
 }
 
 /// The graph of a step.

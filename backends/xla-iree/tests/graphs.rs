@@ -89,6 +89,7 @@ fn request(matrices: WeightForm, target: Option<&str>) -> GraphRequest {
         wishes: PlanRequest::default(),
         shape: StepShape::Decode,
         stats_at: Some(128),
+        ahead: false,
     }
 }
 

@@ -21,6 +21,7 @@ pub fn run(args: &GraphArgs, context: &Context) -> Result<(), Failure> {
     let mut request = model.graph_request(&target, &args.device.plan_request(), args.shape);
     request.target.clone_from(&args.target);
     request.stats_at = args.stats.then_some(args.position);
+    request.ahead = args.ahead;
     let report = target.backend.graph(&request, &control)?.ok_or_else(|| {
         SeamError::unsupported(format!("{} compiles no graphs", target.name))
             .hint("name a backend that does, such as --backend xla-iree:local-task")
@@ -37,7 +38,7 @@ pub fn run(args: &GraphArgs, context: &Context) -> Result<(), Failure> {
     }
     match &report.stats {
         Some(stats) => output::bytes(text(args.shape, &report, stats).as_bytes()),
-        None if args.out.is_none() => output::bytes(report.text.as_bytes()),
+        None if args.out.is_none() && !args.ahead => output::bytes(report.text.as_bytes()),
         None => Ok(()),
     }
 }

@@ -105,6 +105,7 @@ impl Model {
             wishes: *wishes,
             shape,
             stats_at: None,
+            ahead: false,
         }
     }
 

@@ -62,8 +62,13 @@ impl CompilerOptions {
 }
 
 /// A compiler that was found, with its cache.
+///
+/// Where none is there, what one has compiled before is: a cache remembers the compiler that filled it, and
+/// gives out its code. Only what is not in the cache is an error then.
 pub struct Compiler {
     tool: Tool,
+    /// Why there is no compiler.
+    absent: Option<SeamError>,
     cache: Option<Cache>,
     time_limit: Duration,
 }
@@ -73,9 +78,9 @@ impl Compiler {
     /// without, with a note; one that others can write is refused.
     ///
     /// # Errors
-    /// `NotFound` or `Incompatible` for the compiler; `InvalidInput` for a cache that cannot be trusted.
+    /// `NotFound` or `Incompatible` for the compiler, where no cache remembers one; `InvalidInput` for a cache that cannot be trusted.
     pub fn open(options: &CompilerOptions, control: &Control<'_>) -> SeamResult<Self> {
-        let path = options.places.find()?;
+        let found = options.places.find();
         let cache = match &options.cache {
             None => None,
             Some(root) => match Cache::open(root, options.cache_limit) {
@@ -87,9 +92,23 @@ impl Compiler {
                 }
             },
         };
-        let tool = tool::identify(&path, &options.version, cache.as_ref())?;
+        let (tool, absent) = match found {
+            Ok(path) => {
+                let tool = tool::identify(&path, &options.version, cache.as_ref())?;
+                (tool, None)
+            }
+            Err(e) => {
+                // One that was named outright has to be there.
+                let remembered = cache.as_ref().filter(|_| options.places.named.is_none());
+                match remembered.and_then(|cache| tool::remembered(cache, &options.version)) {
+                    Some(tool) => (tool, Some(e)),
+                    None => return Err(e),
+                }
+            }
+        };
         Ok(Self {
             tool,
+            absent,
             cache,
             time_limit: options.time_limit,
         })
@@ -264,6 +283,16 @@ impl Compiler {
         key: &str,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
+        if let Some(absent) = &self.absent {
+            return Err(SeamError::new(
+                absent.code,
+                format!(
+                    "the code is not in the cache, and cannot be made: {}",
+                    absent.message
+                ),
+            )
+            .hint(tool::FIX));
+        }
         let folder = WorkFolder::new()?;
         let input = folder.path().join("graph.mlir");
         let output = folder.path().join("module.vmfb");
@@ -315,4 +344,61 @@ fn note(control: &Control<'_>, text: &str) {
 /// Lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halfhitch_seam::NoObserver;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    const TOOL: &str = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'IREE compiler version 3.13.0' && exit\n\
+        for a; do case $a in *.mlir) in=$a;; *.vmfb) out=$a;; esac; done\ncp \"$in\" \"$out\"\n";
+
+    fn opened(folder: &Path, tool: &Path) -> SeamResult<Compiler> {
+        let options = CompilerOptions {
+            places: Places {
+                path: vec![tool.to_owned()],
+                ..Places::default()
+            },
+            version: "3.13.0".into(),
+            cache: Some(folder.join("cache")),
+            cache_limit: 1 << 20,
+            time_limit: Duration::from_secs(60),
+        };
+        with_control(|control| Compiler::open(&options, control))
+    }
+
+    fn with_control<T>(f: impl FnOnce(&Control<'_>) -> T) -> T {
+        let cancel = CancelToken::new();
+        f(&Control {
+            cancel: &cancel,
+            observer: &NoObserver,
+        })
+    }
+
+    #[test]
+    fn code_that_is_kept_needs_no_compiler_and_other_code_says_that_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let tools = folder.path().join("bin");
+        fs::create_dir(&tools).unwrap();
+        let tool = tools.join("iree-compile");
+        fs::write(&tool, TOOL).unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        let target = Target::named("cuda:sm_80").unwrap();
+        let compile = |compiler: &Compiler, graph: &str| {
+            with_control(|control| compiler.compile(&[graph.to_owned()], &target, control))
+        };
+        let none = folder.path().join("none");
+        let missing = opened(folder.path(), &none).map(|_| ()).unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound);
+        let made = compile(&opened(folder.path(), &tools).unwrap(), "graph").unwrap();
+        assert_eq!(made, [b"graph".to_vec()]);
+        let without = opened(folder.path(), &none).unwrap();
+        assert_eq!(compile(&without, "graph").unwrap(), made);
+        let e = compile(&without, "another").unwrap_err();
+        assert_eq!(e.code, ErrorCode::NotFound);
+        assert!(e.to_string().contains("not in the cache"), "{e}");
+    }
 }

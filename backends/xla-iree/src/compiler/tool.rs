@@ -128,6 +128,20 @@ struct Memo {
     content: String,
 }
 
+/// The note of the compiler that was last used with a cache.
+const LAST: &str = "compiler";
+
+/// The compiler that was last used with a cache, where it has the `wanted` version: a name for code that it
+/// made, which can make no more.
+pub fn remembered(cache: &Cache, wanted: &str) -> Option<Tool> {
+    let memo: Memo = serde_json::from_slice(&cache.read_note(LAST)?).ok()?;
+    (memo.version == wanted).then(|| Tool {
+        path: PathBuf::new(),
+        version: memo.version,
+        content: memo.content,
+    })
+}
+
 /// Looks a compiler's version and content up, and refuses one that is not `wanted`. What was learnt
 /// is kept in `cache`, by path, size and time of change.
 ///
@@ -160,6 +174,11 @@ pub fn identify(path: &Path, wanted: &str, cache: Option<&Cache>) -> SeamResult<
             ),
         )
         .hint(FIX));
+    }
+    if let (Some(cache), Ok(text)) = (cache, serde_json::to_vec(&memo))
+        && cache.read_note(LAST).as_ref() != Some(&text)
+    {
+        let _ = cache.write_note(LAST, &text);
     }
     Ok(Tool {
         path: path.to_owned(),

@@ -22,15 +22,18 @@ use super::mlp;
 use super::ops::Reduce;
 use super::plain::plain;
 use super::resident::{Resident, group, single};
+use super::tiling::Profile;
 use super::types::{Dim, Elem};
 
 /// Whether a layer is plain and its matrices lie as this needs them.
 pub fn suits(source: Source<'_>, layer: usize, spec: &LayerSpec) -> bool {
-    plain(spec) && spec.attention.head_dim.is_multiple_of(16) && matrices(source, layer).is_some()
+    plain(spec)
+        && spec.attention.head_dim.is_multiple_of(16)
+        && matrices(source, layer, Layout::Blocks).is_some()
 }
 
-/// A layer's matrices: queries with keys and values, output, gate with up, down.
-fn matrices(source: Source<'_>, layer: usize) -> Option<[Resident; 4]> {
+/// A layer's matrices, where all lie in `layout`: queries with keys and values, output, gate with up, down.
+pub fn matrices(source: Source<'_>, layer: usize, layout: Layout) -> Option<[Resident; 4]> {
     let id = |weight| layer_weight(layer, weight);
     let joined = |ids: &[WeightId]| <[Resident; 1]>::try_from(group(source, ids)).ok();
     let [qkv] = joined(&[id(W::Query), id(W::Key), id(W::Value)])?;
@@ -41,9 +44,7 @@ fn matrices(source: Source<'_>, layer: usize) -> Option<[Resident; 4]> {
         gate_up,
         single(source, id(W::Down)),
     ];
-    all.iter()
-        .all(|r| r.layout == Layout::Blocks)
-        .then_some(all)
+    all.iter().all(|r| r.layout == layout).then_some(all)
 }
 
 /// Factors of the rotation of all heads of queries, keys and values for one position, f32
@@ -108,7 +109,7 @@ pub fn layer(
     caches: &mut [Cache],
 ) -> Vec<Value> {
     let (Some(matrices), Some(before), Some(between), FeedForward::Gated(mlp)) = (
-        matrices(f.source, layer),
+        matrices(f.source, layer, Layout::Blocks),
         spec.pre_attention,
         spec.pre_feed_forward,
         &spec.feed_forward,
@@ -236,7 +237,7 @@ fn rotate(
 
 /// Attention of scaled, rotated `heads` `[heads, head_dim]` over the live part of the cache, which
 /// takes the new key and value first: f32 `[heads * head_dim]`.
-fn attend(
+pub fn attend(
     f: &mut Function<'_>,
     heads: &Value,
     spec: &AttentionSpec,
@@ -255,7 +256,6 @@ fn attend(
     cache.write(b, &new, lane.start);
     let keys = cache.keys(b, lane.live);
     let values = cache.values(b, lane.live);
-    let operand = |value, dims| Operand { value, dims };
     // Loop dimensions: kv head, head of the group, context, width.
     let loops: [Dim; 4] = [kv.into(), per_kv.into(), lane.live, width.into()];
     let scores = b.tiled(
@@ -277,6 +277,8 @@ fn attend(
         f32::MIN,
         |body, e| body.arith("maximumf", &e[1], &e[0]),
     );
+    let apart = profile == (Profile::Gpu { subgroups: false });
+    let largest = if apart { b.barrier(&largest) } else { largest };
     let weights = b.generic(
         &loops[..3],
         &[operand(&scores, &[0, 1, 2]), operand(&largest, &[0, 1])],
@@ -294,17 +296,25 @@ fn attend(
         0.0,
         |body, e| body.arith("addf", &e[1], &e[0]),
     );
-    let shares = b.generic(
-        &loops[..3],
-        &[operand(&weights, &[0, 1, 2]), operand(&total, &[0, 1])],
-        &[0, 1, 2],
-        0.0,
-        |body, e| body.arith("divf", &e[0], &e[1]),
-    );
-    let loops = [loops[0], loops[1], loops[3], loops[2]];
+    // The same quotient, of the sums where the weights cannot be divided by the way.
+    let divide = |b: &mut Builder, x: &Value, last: Dim| {
+        b.generic(
+            &[loops[0], loops[1], last],
+            &[operand(x, &[0, 1, 2]), operand(&total, &[0, 1])],
+            &[0, 1, 2],
+            0.0,
+            |body, e| body.arith("divf", &e[0], &e[1]),
+        )
+    };
+    let shares = if apart {
+        weights.clone()
+    } else {
+        divide(b, &weights, loops[2])
+    };
+    let by_value = [loops[0], loops[1], loops[3], loops[2]];
     let sums = b.tiled(
         profile.weighted_values(width),
-        &loops,
+        &by_value,
         &[operand(&shares, &[0, 1, 3]), operand(&values, &[3, 0, 2])],
         &[0, 1, 2],
         0.0,
@@ -314,5 +324,14 @@ fn attend(
             body.arith("addf", &e[2], &product)
         },
     );
+    let sums = if apart {
+        divide(b, &sums, width.into())
+    } else {
+        sums
+    };
     b.reshape(&sums, &[spec.heads * width])
+}
+
+fn operand<'a>(value: &'a Value, dims: &'a [usize]) -> Operand<'a> {
+    Operand { value, dims }
 }

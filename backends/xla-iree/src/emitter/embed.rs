@@ -39,7 +39,7 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value) -> Value {
                 _ => x,
             }
         }
-        _ if matches!(weight.layout, Layout::Words | Layout::Lanes) => {
+        _ if weight.layout == Layout::Lanes => {
             let shape = vec![rows, hidden];
             let picked = WeightValue {
                 shape,

@@ -116,11 +116,9 @@ pub enum Layout {
     /// different rows and no sum crosses its lanes: numbers `[rows / BLOCK, columns, BLOCK]`, words `[rows / BLOCK, groups, words a group, BLOCK]`,
     /// scales and biases `[rows / BLOCK, groups, BLOCK]`.
     Blocks,
-    /// Packed words as a checkpoint has them, `[rows, groups, words a group]`; scales and biases
-    /// `[rows, groups]`.
-    Words,
-    /// Packed words with a row's groups side by side, so that neighbouring lanes of a GPU's warp read
-    /// neighbouring words: `[rows, words a group, groups]`; scales and biases `[rows, groups]`.
+    /// For a GPU's memory: packed words with a row's groups side by side, so that neighbouring lanes of a
+    /// warp read neighbouring words, i32 `[rows, words a group, groups]`; scales and biases `[rows, groups]`.
+    /// Numbers as they are stored; only that matrices of one input lie one below the other.
     Lanes,
 }
 
@@ -139,13 +137,7 @@ impl Layout {
             (Profile::LlvmCpu { .. }, WeightForm::Dense(_), &[rows, _]) if rows % BLOCK == 0 => {
                 Self::Blocks
             }
-            (Profile::Gpu { unified }, WeightForm::Affine(_), &[_, _]) => {
-                if unified {
-                    Self::Words
-                } else {
-                    Self::Lanes
-                }
-            }
+            (Profile::Gpu { .. }, _, &[_, _]) => Self::Lanes,
             _ => Self::Stored,
         }
     }
@@ -180,8 +172,7 @@ pub fn weight_tensors(form: WeightForm, layout: Layout, shape: &[usize]) -> Vec<
             let each = group * bits / 32;
             (Elem::I32, vec![rows / BLOCK, groups, each, BLOCK])
         }
-        bits if layout == Layout::Words => (Elem::U32, vec![rows, groups, group * bits / 32]),
-        bits if layout == Layout::Lanes => (Elem::U32, vec![rows, group * bits / 32, groups]),
+        bits if layout == Layout::Lanes => (Elem::I32, vec![rows, group * bits / 32, groups]),
         2 => (Elem::U32, vec![rows, scheme.words_per_row(columns)]),
         4 => (Elem::U4, vec![rows, groups, group]),
         8 => (Elem::U8, vec![rows, groups, group]),
@@ -191,7 +182,7 @@ pub fn weight_tensors(form: WeightForm, layout: Layout, shape: &[usize]) -> Vec<
         part,
         elem: scheme.scale_dtype.into(),
         shape: match layout {
-            Layout::Stored | Layout::Words | Layout::Lanes => vec![rows, groups],
+            Layout::Stored | Layout::Lanes => vec![rows, groups],
             Layout::Blocks => vec![rows / BLOCK, groups, BLOCK],
         },
     };

@@ -10,6 +10,7 @@ mod attention;
 mod builder;
 pub(crate) mod contraction;
 mod decode;
+mod decode_rows;
 mod embed;
 mod graph;
 mod head;
@@ -37,7 +38,7 @@ pub use tiling::Profile;
 pub use types::{Dim, Elem, TensorType};
 
 /// Raised when the same model and plan give other text or other signatures.
-pub const EMITTER_VERSION: u32 = 8;
+pub const EMITTER_VERSION: u32 = 9;
 
 /// A module: its text and what its functions take and return.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use super::attention::{Cache, Lane, attention};
 use super::builder::Value;
 use super::contraction::choice::step_rows;
 use super::decode;
+use super::decode_rows;
 use super::embed::embed;
 use super::graph::{Function, Source, layer_weight};
 use super::head;
@@ -124,15 +125,28 @@ fn run(mut f: Function<'_>, shape: Shape) -> (String, Signature) {
     // The residual stream of layers in the short form: a value a lane, in place of `x`.
     let mut rows: Option<Vec<Value>> = None;
     let mut rotations: Vec<(AttentionSpec, Vec<Value>)> = Vec::new();
+    let mut turns: Vec<(AttentionSpec, decode_rows::Turn)> = Vec::new();
     for (layer, (spec, caches)) in spec.layers.iter().zip(&mut caches).enumerate() {
         let table = spec
             .attention
             .rope
             .and_then(|r| ropes.iter().position(|known| *known == r))
             .map(|i| tables[i].clone());
-        if let Some(table) = &table
-            && shape.decodes()
-            && !f.is_tapped()
+        let short = table.as_ref().filter(|_| shape.decodes() && !f.is_tapped());
+        if let Some(table) = short
+            && decode_rows::suits(&f, layer, spec, lanes.len())
+        {
+            let known = turns.iter().position(|(a, _)| *a == spec.attention);
+            let at = known.unwrap_or_else(|| {
+                let turn = decode_rows::turn(&mut f, table, &spec.attention);
+                turns.push((spec.attention.clone(), turn));
+                turns.len() - 1
+            });
+            let turn = &turns[at].1;
+            x = decode_rows::layer(&mut f, layer, spec, &x, turn, &lanes, caches);
+            continue;
+        }
+        if let Some(table) = short
             && decode::suits(source, layer, spec)
         {
             let known = rotations.iter().position(|(a, _)| *a == spec.attention);

@@ -184,8 +184,7 @@ const CPU: Profile = Profile::LlvmCpu {
     bf16_pairs: true,
 };
 
-const GPU: Profile = Profile::Gpu { unified: false };
-const UNIFIED: Profile = Profile::Gpu { unified: true };
+const GPU: Profile = Profile::Gpu { subgroups: true };
 
 const SHAPES: [Shape; 3] = [
     Shape::Chunk { rows: 1 },
@@ -231,7 +230,7 @@ fn text_and_signatures_are_the_same_every_time() {
 fn a_step_and_its_readings_take_every_weight_once() {
     for (name, spec) in models() {
         for (form, matrix, precision) in forms() {
-            for profile in [Profile::Portable, CPU, GPU, UNIFIED] {
+            for profile in [Profile::Portable, CPU, GPU] {
                 let plan = plan(&spec, matrix, precision);
                 let source = on(profile, &spec, &plan);
                 let module = module(source, Shape::Chunk { rows: 16 });
@@ -259,7 +258,7 @@ fn a_step_and_its_readings_take_every_weight_once() {
 fn every_weight_of_a_plan_is_resident_once() {
     for (name, spec) in models() {
         for (form, matrix, precision) in forms() {
-            for profile in [Profile::Portable, CPU, GPU, UNIFIED] {
+            for profile in [Profile::Portable, CPU, GPU] {
                 let plan = plan(&spec, matrix, precision);
                 let mut ids: Vec<_> = resident::residents(on(profile, &spec, &plan))
                     .into_iter()
@@ -362,23 +361,22 @@ fn gpus_read_packed_weights_as_whole_words_and_join_those_of_one_input() {
     let spec = llama();
     for bits in [2, 4, 8] {
         let plan = plan(&spec, affine(bits, DType::F16), Precision::F32);
-        for (profile, matrices) in [(GPU, 4), (UNIFIED, 7)] {
-            let source = on(profile, &spec, &plan);
-            for shape in SHAPES {
-                let text = module(source, shape).text;
-                assert!(
-                    !text.contains("xui4>") && !text.contains("xui8>"),
-                    "{bits} bits"
-                );
-            }
-            let (decode, signature) = step::step(source, Shape::Chunk { rows: 1 });
+        let source = on(GPU, &spec, &plan);
+        for shape in SHAPES {
+            let text = module(source, shape).text;
+            let narrow = text.contains("xui4>") || text.contains("xui8>");
+            assert!(!narrow, "{bits} bits");
+        }
+        for shape in [Shape::Chunk { rows: 1 }, Shape::Batch { lanes: 8 }] {
+            let (decode, signature) = step::step(source, shape);
+            // No weight is rebuilt for a product of matrices.
             assert!(!decode.contains("dot_general"));
             // The embedding, and the matrices of two layers.
             let words = signature.arguments.iter().filter(|slot| {
                 let part = layout::WeightPart::Words;
                 matches!(slot.role, Role::Weight { part: p, .. } if p == part)
             });
-            assert_eq!(words.count(), 1 + 2 * matrices);
+            assert_eq!(words.count(), 1 + 2 * 4);
         }
     }
 }

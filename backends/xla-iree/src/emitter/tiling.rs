@@ -25,8 +25,10 @@ pub enum Profile {
     /// A GPU by IREE's `cuda`, `vulkan-spirv`, `metal-spirv` or `rocm`. Packed weights are whole words,
     /// which every one of them loads, and fast; narrower loads some have not, and none has fast.
     Gpu {
-        /// Whether its memory is the host's, so that words are best left where a checkpoint has them.
-        unified: bool,
+        /// Whether the compiler may let the lanes of a subgroup reduce among themselves. Where it may not,
+        /// a softmax over a context of any length does not compile as one kernel: its exponentials would
+        /// be kept in a workgroup's memory, whose size has to be known.
+        subgroups: bool,
     },
 }
 

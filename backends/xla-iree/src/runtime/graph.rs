@@ -7,6 +7,8 @@ use halfhitch_seam::{
 
 use super::cache::capacity_for;
 use super::capabilities::on_target;
+use super::selftest;
+use super::steps::Cut;
 use crate::compiler::stats::{self, Moment};
 use crate::compiler::{Compiler, CompilerOptions, Target};
 use crate::emitter::{self, Module, Reading, Rows, Shape, Source, TILE, reading_name};
@@ -72,12 +74,38 @@ pub fn graph(
             Some(count(model, &text, &phases, shape, (position, each)))
         }
     };
+    if request.ahead {
+        ahead(source, target, options, control)?;
+    }
     Ok(GraphReport {
         target: target.description.clone(),
         plan,
         text,
         stats,
     })
+}
+
+/// Compiles what a session runs, the device's self-test included, into the cache.
+fn ahead(
+    source: Source<'_>,
+    target: &Target,
+    options: &CompilerOptions,
+    control: &Control<'_>,
+) -> SeamResult<()> {
+    let compiler = Compiler::open(options, control)?;
+    if compiler.cache().is_none() {
+        return Err(SeamError::invalid_input(
+            "there is no cache that compiled code could be kept in",
+        )
+        .hint("name a folder that you can write in HALFHITCH_CACHE_DIR"));
+    }
+    let shapes = Cut::new(source).all_shapes(source.plan.max_sequences);
+    let mut graphs: Vec<String> = shapes
+        .into_iter()
+        .map(|shape| emitter::module(source, shape).text)
+        .collect();
+    graphs.push(selftest::graph(target));
+    compiler.compile(&graphs, target, control).map(|_| ())
 }
 
 fn per_lane(shape: Shape) -> usize {

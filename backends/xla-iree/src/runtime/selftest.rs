@@ -65,6 +65,11 @@ const CALLS: usize = 2;
 /// Furthest from f64 that a number may be: far above the error of f32 here, far below a mistake.
 const LIMIT: f64 = 1e-4;
 
+/// The graph that [`check`] compiles for a target.
+pub fn graph(target: &Target) -> String {
+    Reads::of(target).graph()
+}
+
 /// Compiles the graph and compares what the device makes of it.
 ///
 /// # Errors

@@ -95,10 +95,11 @@ pub fn one(
                     WeightForm::Dense(dtype) => (numbers(&of, resident, dtype)?, Policy::Auto),
                     _ => (blocks(&of, resident, tensor.part)?, Policy::Auto),
                 },
-                Layout::Lanes => (lanes(&of, resident, tensor.part)?, Policy::Copy),
-                Layout::Stored | Layout::Words => {
-                    (content(of[0], resident.form, tensor.part)?, Policy::Auto)
-                }
+                Layout::Lanes => match resident.form {
+                    WeightForm::Dense(_) => (joined(&of, resident.form)?, Policy::Auto),
+                    _ => (lanes(&of, resident, tensor.part)?, Policy::Copy),
+                },
+                Layout::Stored => (content(of[0], resident.form, tensor.part)?, Policy::Auto),
             };
             let dtype = iree_type(tensor.elem);
             let buffer = Buffer::upload(device, dtype, &tensor.shape, content, policy)
@@ -268,6 +269,25 @@ fn content(weight: &Weight, form: WeightForm, part: WeightPart) -> SeamResult<By
     }
 }
 
+/// Numbers of weights, one below the other.
+fn joined(of: &[&Weight], form: WeightForm) -> SeamResult<Bytes> {
+    if let [one] = of {
+        return content(one, form, WeightPart::Dense);
+    }
+    let parts: Vec<Bytes> = of
+        .iter()
+        .map(|weight| content(weight, form, WeightPart::Dense))
+        .collect::<SeamResult<_>>()?;
+    let mut out = AlignedBytes::zeroed(parts.iter().map(Bytes::len).sum())?;
+    let mut rest = out.as_mut();
+    for part in parts {
+        let (here, after) = rest.split_at_mut(part.len());
+        here.copy_from_slice(&part);
+        rest = after;
+    }
+    Ok(Bytes::from_owner(out))
+}
+
 /// Elements that are converted at once: a part's f32 values fit a processor's cache, and a weight never
 /// exists as f32 as a whole unless that is what is asked for.
 const PART: usize = 1 << 16;
@@ -322,6 +342,21 @@ mod tests {
             let at = (row / BLOCK * width + column) * BLOCK + row % BLOCK;
             assert_eq!(out[at] as usize, row * width + column, "{row} {column}");
         }
+    }
+
+    #[test]
+    fn numbers_of_one_input_come_to_lie_one_below_the_other() {
+        let dense = |rows: usize, first: f32| {
+            let values: Vec<f32> = (0..2 * rows).map(|i| first + i as f32).collect();
+            Weight::Dense(Tensor::from_f32(vec![rows, 2], &values).unwrap())
+        };
+        let (first, second) = (dense(2, 0.0), dense(1, 10.0));
+        let out = joined(&[&first, &second], WeightForm::Dense(DType::F16)).unwrap();
+        let out: Vec<f32> = out
+            .chunks_exact(2)
+            .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())
+            .collect();
+        assert_eq!(out, [0.0, 1.0, 2.0, 3.0, 10.0, 11.0]);
     }
 
     #[test]

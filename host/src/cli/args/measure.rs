@@ -65,7 +65,8 @@ target need not be here: the backend says which it knows.
 Examples:
   halfhitch graph -m smollm2-135m -b xla-iree:local-task --stats
   halfhitch graph -m smollm2-135m -b xla-iree:local-task --target cuda:sm_80 --stats --json
-  halfhitch graph -m smollm2-135m -b xla-iree:local-task --shape chunk=128 --out chunk.mlir";
+  halfhitch graph -m smollm2-135m -b xla-iree:local-task --shape chunk=128 --out chunk.mlir
+  halfhitch graph -m smollm2-135m -b xla-iree:local-task --target cuda:sm_80 --ahead";
 
 /// `halfhitch graph`.
 #[derive(Debug, Args)]
@@ -86,6 +87,10 @@ pub struct GraphArgs {
     /// Tokens that each sequence holds before the step that is counted.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = values::whole::<usize>, requires = "stats")]
     pub position: usize,
+
+    /// Compile all that a session would run into the cache, for a machine without a compiler.
+    #[arg(long)]
+    pub ahead: bool,
 
     /// Write the graph to a file.
     #[arg(long, value_name = "FILE")]

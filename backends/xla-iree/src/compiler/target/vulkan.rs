@@ -93,6 +93,7 @@ fn of_features(has: &dyn Fn(&str) -> bool) -> Target {
         "vulkan-spirv".to_owned(),
         &format!("--iree-vulkan-target-features={}", features.join(",")),
         halves,
+        false,
     )
 }
 
@@ -106,18 +107,19 @@ pub(super) fn named(name: Option<&str>) -> SeamResult<Target> {
         format!("vulkan-spirv:{name}"),
         &format!("--iree-vulkan-target={name}"),
         true,
+        name != "vp_android_baseline_2022",
     ))
 }
 
 /// No matrices of bf16: products of them do not compile.
-fn target(description: String, flag: &str, halves: bool) -> Target {
+fn target(description: String, flag: &str, halves: bool, subgroups: bool) -> Target {
     let mut precisions = vec![Precision::F32];
     precisions.extend(halves.then_some(Precision::F16));
     let mut resident = vec![DType::F32];
     resident.extend(halves.then_some(DType::F16));
     Target {
         flags: flags(OWN.into_iter().chain([flag])),
-        profile: Profile::Gpu { unified: false },
+        profile: Profile::Gpu { subgroups },
         precisions,
         resident: resident.into_iter().collect(),
         description,

@@ -10,7 +10,7 @@
 //! | llvm-cpu | packed, rows fill blocks | 1 | `words` | 8 to 12 times `fused-reduce` a token (adr/0009) |
 //! | llvm-cpu | dense, rows fill blocks | 1 | `blocked` | 2 to 3 times `dense` a token |
 //! | llvm-cpu | any, blocks | 16s | `tiles` | three times `expand` over 512 tokens |
-//! | a GPU | packed | 1 | `words` | the only form that compiles for all of them (adr/0012) |
+//! | a GPU | packed | up to 8 | `words` | the only form that compiles for all of them and writes no weight (adr/0012, 0017) |
 //! | any | packed | 1 | `fused-reduce` | one kernel and no weight in memory, where `expand` has two and writes it |
 //! | any | packed | more | `expand` | rebuilt once, it serves every row |
 //! | any | dense | any | `dense` | the other order of operands transposes the weight at every step |
@@ -56,11 +56,11 @@ const WORDS: Row = Row {
 const GPU_WORDS: Row = Row {
     name: "words",
     description: "packed words, the groups of a row across a warp's lanes",
-    reason: "packed bytes read once, in whole words, which every GPU loads and fast",
-    against: "it takes single rows",
+    reason: "packed bytes read in whole words, which every GPU loads and fast; no weight is rebuilt",
+    against: "it takes single rows and batches of up to 8",
     packed: true,
     dense: false,
-    rows: &[StepRows::One],
+    rows: &[StepRows::One, StepRows::Batch],
     precisions: ALL,
 };
 
@@ -198,6 +198,7 @@ pub fn layout(source: Source<'_>, form: WeightForm, shape: &[usize]) -> Layout {
     for name in order(source, form, shape, StepRows::One) {
         match name {
             "words" | "blocked" if own != Layout::Stored => return own,
+            "dense" if own == Layout::Lanes => return own,
             "fused-reduce" | "expand" | "dense" => return Layout::Stored,
             _ => {}
         }
@@ -260,6 +261,7 @@ pub fn alternatives(
             && row.precisions.contains(&precision);
         let layout = match row.name {
             _ if rows > 1 => fixed,
+            "dense" if own == Layout::Lanes => own,
             "fused-reduce" | "expand" | "dense" => Layout::Stored,
             _ => own,
         };

@@ -31,7 +31,7 @@ pub fn contract(
 /// Packed values as f32 `[rows, groups, group_size]`.
 pub fn unpack(b: &mut Builder, form: WeightForm, words: &Value, shape: [usize; 2]) -> Value {
     let dims = group_dims(form, shape);
-    if words.elem() != Elem::U32 {
+    if matches!(words.elem(), Elem::U4 | Elem::U8) {
         return b.convert(words, Elem::F32);
     }
     let WeightForm::Affine(scheme) = form else {
@@ -45,10 +45,11 @@ pub fn unpack(b: &mut Builder, form: WeightForm, words: &Value, shape: [usize; 2
     let spread = [rows, count, per_word];
     let words = b.broadcast(words, &[0, 1], &spread);
     let shifts: Vec<i64> = (0..per_word).map(|i| (i * bits) as i64).collect();
-    let shifts = b.constant_ints(&shifts, Elem::U32);
+    let elem = words.elem();
+    let shifts = b.constant_ints(&shifts, elem);
     let shifts = b.broadcast(&shifts, &[2], &spread);
     let shifted = b.binary("shift_right_logical", &words, &shifts);
-    let mask = b.splat_int(i64::from(scheme.bits.max_value()), Elem::U32, &spread);
+    let mask = b.splat_int(i64::from(scheme.bits.max_value()), elem, &spread);
     let values = b.binary("and", &shifted, &mask);
     let values = b.convert(&values, Elem::F32);
     b.reshape(&values, &dims)

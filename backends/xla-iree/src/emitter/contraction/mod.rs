@@ -5,7 +5,7 @@
 //! | dense | stored | any | [`dense`] | weight-first `dot_general`: the other order transposes the weight at every step |
 //! | dense | blocks | up to 8 | [`blocked`] | rows across vector lanes: at the limit of memory in f32, near it in f16 |
 //! | packed | blocks | up to 8 | [`words`] | rows across vector lanes, no dequantised value: 10 to 20 times [`fused`] on `llvm-cpu` |
-//! | packed | words, lanes | 1 | [`words_gpu`] | whole words across a warp's lanes, which every GPU loads at full width |
+//! | packed | lanes | up to 8 | [`words_gpu`] | whole words across a warp's lanes, which every GPU loads at full width |
 //! | packed | stored | 1 | [`fused`] | one kernel that reads packed bytes once; nothing weight-sized is written |
 //! | any | blocks | tiles of 16 | [`words::multiply`] | the matrix micro-kernel, three times `dot_general` |
 //! | any | any | more | [`expand`] | the weight is rebuilt once and serves every row of the chunk |
@@ -17,6 +17,7 @@ pub mod blocked;
 pub mod choice;
 mod dense;
 mod expand;
+pub mod fed;
 mod fused;
 pub mod micro;
 pub mod words;
@@ -55,8 +56,9 @@ pub fn choose(form: WeightForm, layout: Layout, rows: usize) -> Representation {
         (_, Layout::Blocks) if tiles => Representation::Tiles,
         (_, Layout::Blocks) if rows <= MOST_ROWS => Representation::Interleaved,
         (_, Layout::Blocks) => Representation::Expand,
+        (WeightForm::Affine(_), Layout::Lanes) if rows <= MOST_ROWS => Representation::GpuWords,
         (WeightForm::Affine(_), _) if rows > 1 => Representation::Expand,
-        (WeightForm::Affine(_), Layout::Words | Layout::Lanes) => Representation::GpuWords,
+        (WeightForm::Affine(_), Layout::Lanes) => Representation::GpuWords,
         (WeightForm::Affine(_), Layout::Stored) => Representation::FusedReduce,
         _ => Representation::Dense,
     }
@@ -132,8 +134,11 @@ pub fn contract_as(
             f.b.concatenate(&ys, 0)
         }
         Representation::GpuWords => {
-            let x = demote(&mut f.b, x, precision);
-            words_gpu::contract(&mut f.b, &x, &weight)
+            let rows = x.sizes()[0];
+            let ready = words_gpu::prepare(&mut f.b, rows, &weight, precision, |body, at| {
+                body.extract(x, &[&at.row, &at.column])
+            });
+            words_gpu::contract(&mut f.b, &ready, &weight)
         }
         Representation::Expand => {
             let matrix = match weight.layout {
@@ -141,7 +146,7 @@ pub fn contract_as(
                     blocked::matrix(&mut f.b, &weight)
                 }
                 Layout::Blocks => words::matrix(&mut f.b, &weight),
-                Layout::Words | Layout::Lanes => words_gpu::matrix(&mut f.b, &weight),
+                Layout::Lanes => words_gpu::matrix(&mut f.b, &weight),
                 Layout::Stored => expand::matrix(&mut f.b, weight.form, &weight.tensors, shape),
             };
             dense::contract(&mut f.b, x, &matrix, precision)

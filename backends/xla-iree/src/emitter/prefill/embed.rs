@@ -52,7 +52,7 @@ pub fn embed(f: &mut Function<'_>, tokens: &Value, tiles: Dim) -> Value {
                     }
                     Layout::Blocks => packed(b, &weight.tensors, Split::of(&weight), &row, &column),
                     // `suits` lets no other through.
-                    Layout::Stored | Layout::Words | Layout::Lanes => {
+                    Layout::Stored | Layout::Lanes => {
                         let value = b.extract(&weight.tensors[0], &[&row, &column]);
                         b.widen(&value, weight.tensors[0].elem())
                     }
