@@ -62,6 +62,17 @@ impl OutputFile {
         })
     }
 
+    /// Writes `bytes`, and puts the file in its place.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_with(mut self, bytes: &[u8]) -> SeamResult<()> {
+        self.write_all(bytes)
+            .map_err(|e| cannot("write", &e))
+            .in_context(|| self.path.display().to_string())?;
+        self.commit()
+    }
+
     /// Puts the file in its place.
     ///
     /// # Errors
@@ -98,11 +109,7 @@ impl Write for OutputFile {
 /// # Errors
 /// As [`OutputFile::create`] and [`OutputFile::commit`].
 pub fn write(path: &Path, bytes: &[u8]) -> SeamResult<()> {
-    let mut file = OutputFile::create(path)?;
-    file.write_all(bytes)
-        .map_err(|e| cannot("write", &e))
-        .in_context(|| path.display().to_string())?;
-    file.commit()
+    OutputFile::create(path)?.commit_with(bytes)
 }
 
 /// Where a path leads: what the last of its links names, which need not be there.

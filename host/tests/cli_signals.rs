@@ -64,6 +64,25 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// One Ctrl-C ends what waits for others.
+fn interrupted_while_it_waits(mut child: Child) {
+    // Until it waits, Ctrl-C may find no handler.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    interrupt(&child);
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed().as_secs() > 20 {
+            child.kill().unwrap();
+            panic!("it waits on");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
 #[test]
 fn ctrl_c_ends_a_stream_cleanly() {
     let model = endless();
@@ -144,22 +163,32 @@ fn ctrl_c_ends_the_wait_for_a_prompt() {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    // Its input stays open, with nothing in it. Until it waits, Ctrl-C may find no handler.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    interrupt(&child);
-    let began = std::time::Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
+    let child = command.spawn().unwrap();
+    // Its input stays open, with nothing in it.
+    interrupted_while_it_waits(child);
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_pipes_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for (name, flag) in [
+        ("verify", "--record"),
+        ("conformance", "--junit"),
+        ("conformance", "--html"),
+    ] {
+        let mut command = halfhitch_process();
+        command.arg(name).arg(flag).arg(&pipe);
+        if name == "verify" {
+            let tokens = folder.path().join("tokens");
+            std::fs::write(&tokens, "1 2 3\n").unwrap();
+            command.arg("-m").arg(tiny()).arg("--tokens").arg(tokens);
         }
-        if began.elapsed().as_secs() > 20 {
-            child.kill().unwrap();
-            panic!("it waits on");
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(130));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        interrupted_while_it_waits(command.spawn().unwrap());
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -27,7 +27,9 @@ pub fn run(args: &GraphArgs, context: &Context) -> Result<(), Failure> {
             .hint("name a backend that does, such as --backend xla-iree:local-task")
     })?;
     if let Some(path) = &args.out {
-        files::write(path, report.text.as_bytes()).in_context(|| "--out")?;
+        let write = || files::write(path, report.text.as_bytes());
+        let written = context.interrupt.ending(write);
+        written.in_context(|| "--out")?;
         let lines = report.text.lines().count();
         let note = format!("{lines} lines to {}", path.display());
         context.progress.on_event(Event::Note(note));

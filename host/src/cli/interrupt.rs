@@ -52,6 +52,15 @@ impl Interrupt {
         state.token.clone()
     }
 
+    /// Runs what may wait for others and watches no token, such as opening a pipe: a Ctrl-C ends the
+    /// program meanwhile.
+    pub fn ending<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.0.lock().idle = true;
+        let out = wait();
+        self.0.lock().idle = false;
+        out
+    }
+
     /// There is no work: the next Ctrl-C ends the program.
     pub fn idle(&self) {
         self.0.lock().idle = true;

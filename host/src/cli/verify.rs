@@ -57,7 +57,8 @@ pub fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     };
     let prompts = PromptSet::load(source, &model, plan.context.min(against_plan.context))?;
     // What cannot be written must not show after minutes.
-    let record = args.record.as_deref().map(OutputFile::create).transpose();
+    let create = || args.record.as_deref().map(OutputFile::create).transpose();
+    let record = context.interrupt.ending(create);
     let record = record.in_context(|| "--record")?;
 
     for model in [Some(&model), other.as_ref()].into_iter().flatten() {

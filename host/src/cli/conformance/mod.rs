@@ -1,6 +1,5 @@
 //! `halfhitch conformance`.
 
-mod files;
 mod text;
 
 use std::ffi::OsString;
@@ -17,7 +16,6 @@ use halfhitch_suite::expectations::Expectations;
 use halfhitch_suite::{Case, Miss, Subject, Test, Verdict, Watch, resources, run_tests};
 use serde_json::json;
 
-use self::files::OutputFile;
 use super::args::ConformanceArgs;
 use super::failure::{Failure, exit, one_line};
 use super::{Context, output};
@@ -25,6 +23,7 @@ use crate::conformance::{
     self, Answer, CaseReport, Found, Outcome, Report, SubjectWish, SuiteSummary,
 };
 use crate::engine::rss_bytes;
+use crate::files::OutputFile;
 
 /// Most bytes of a list of expected failures.
 const MOST: u64 = 1 << 20;
@@ -56,7 +55,7 @@ pub fn run(args: &ConformanceArgs, context: &Context) -> Result<(), Failure> {
         return list(args, &tests);
     }
     // What cannot be written must not show after minutes.
-    let files = files(args)?;
+    let files = context.interrupt.ending(|| files(args))?;
     let report = run_suite(args, &subject, &capabilities, &tests, expectations, context);
     finish(args, report, files, context)
 }
@@ -184,17 +183,26 @@ fn list(args: &ConformanceArgs, tests: &[Test]) -> Result<(), Failure> {
 }
 
 /// A file, and what is written to it.
-type Page<'a> = (OutputFile<'a>, fn(&Report) -> String);
+struct Page {
+    flag: &'static str,
+    file: OutputFile,
+    make: fn(&Report) -> String,
+}
 
-fn files(args: &ConformanceArgs) -> SeamResult<Vec<Page<'_>>> {
-    let mut out: Vec<Page<'_>> = Vec::new();
-    if let Some(path) = &args.junit {
-        out.push((OutputFile::create("--junit", path)?, conformance::junit));
+fn files(args: &ConformanceArgs) -> SeamResult<Vec<Page>> {
+    type Make = fn(&Report) -> String;
+    let wanted: [(_, _, Make); 2] = [
+        ("--junit", &args.junit, conformance::junit),
+        ("--html", &args.html, conformance::html),
+    ];
+    let mut pages = Vec::new();
+    for (flag, path, make) in wanted {
+        if let Some(path) = path {
+            let file = OutputFile::create(path).in_context(|| flag)?;
+            pages.push(Page { flag, file, make });
+        }
     }
-    if let Some(path) = &args.html {
-        out.push((OutputFile::create("--html", path)?, conformance::html));
-    }
-    Ok(out)
+    Ok(pages)
 }
 
 /// Says what happens while it happens.
@@ -284,7 +292,7 @@ fn random(
         cases: 1,
         seed: Some(args.seed),
     };
-    let files = files(args)?;
+    let files = context.interrupt.ending(|| files(args))?;
     let mut report = Report::new(subject.backend.identity(), capabilities, suite);
     let start = Instant::now();
     let told = |done: u32| {
@@ -339,11 +347,12 @@ fn random(
 fn finish(
     args: &ConformanceArgs,
     report: Report,
-    files: Vec<Page<'_>>,
+    files: Vec<Page>,
     context: &Context,
 ) -> Result<(), Failure> {
-    for (file, make) in files {
-        file.write(&make(&report))?;
+    for Page { flag, file, make } in files {
+        let text = make(&report);
+        file.commit_with(text.as_bytes()).in_context(|| flag)?;
     }
     context.progress.clear();
     if args.json {
