@@ -60,7 +60,11 @@ fn judge(
     let flow = Flow::of(&String::from_utf8_lossy(&flow[0]), &shape.name());
     let compiled = match compiler.compile(&graphs, &target, &control) {
         Ok(_) => "compiles".to_owned(),
-        Err(e) => format!("FAILS: {}", e.message),
+        // Without the place, which is in a folder of the moment.
+        Err(e) => match e.message.rsplit_once("error: ") {
+            Some((_, reason)) => format!("FAILS: {reason}"),
+            None => format!("FAILS: {}", e.message),
+        },
     };
     format!("{label} {compiled}, {flow}")
 }
