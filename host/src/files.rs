@@ -112,6 +112,19 @@ pub fn write(path: &Path, bytes: &[u8]) -> SeamResult<()> {
     OutputFile::create(path)?.commit_with(bytes)
 }
 
+/// Whether two names lead to one place, which need not be there.
+///
+/// # Errors
+/// As [`follow`].
+pub fn one_place(a: &Path, b: &Path) -> SeamResult<bool> {
+    let place = |path| {
+        let path = follow(path)?;
+        let within = fs::canonicalize(folder(&path)).ok();
+        SeamResult::Ok((within, path.file_name().map(ToOwned::to_owned)))
+    };
+    Ok(place(a)? == place(b)?)
+}
+
 /// Where a path leads: what the last of its links names, which need not be there.
 ///
 /// # Errors
@@ -228,7 +241,12 @@ fn cannot(what: &str, error: &io::Error) -> SeamError {
         io::ErrorKind::NotFound => ErrorCode::NotFound,
         _ => ErrorCode::Io,
     };
-    SeamError::new(code, format!("cannot {what}: {error}"))
+    // A temporary file's error tells that file's made-up name; its kind is enough.
+    let told = match error.raw_os_error() {
+        Some(_) => error.to_string(),
+        None => io::Error::from(error.kind()).to_string(),
+    };
+    SeamError::new(code, format!("cannot {what}: {told}"))
         .hint("name a file in a folder that is there and that you can write")
 }
 

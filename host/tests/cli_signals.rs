@@ -169,6 +169,23 @@ fn ctrl_c_ends_the_wait_for_a_prompt() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_is_an_error_that_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = halfhitch_process();
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -f 4; exec \"$@\"", "bash"]);
+    command
+        .arg(program.get_program())
+        .arg("quantize")
+        .arg(tiny());
+    let output = command.arg(folder.path().join("out")).output().unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn ctrl_c_ends_the_wait_for_a_pipes_reader() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");

@@ -106,6 +106,20 @@ fn a_record_goes_where_the_name_leads() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
+/// What took minutes is printed even where its record finds no room.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_record_on_a_full_disk_leaves_the_verdict() {
+    let (code, out, err) = verify(&tiny(), &["--record", "/dev/full"]);
+    assert_eq!(code, 1);
+    assert!(out.contains("PASS") || out.contains("pass"), "{out}");
+    assert!(err.contains("--record: "), "{err}");
+    let (code, out, _) = verify(&tiny(), &["--json", "--record", "/dev/full"]);
+    assert_eq!(code, 1);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["verdict"], "pass");
+}
+
 /// `--record /dev/stdout` with stdout in a file: both are in it.
 #[test]
 #[cfg(target_os = "linux")]

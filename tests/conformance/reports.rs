@@ -129,12 +129,29 @@ fn checkpoints_bring_cases_with_others_logits() {
 fn what_cannot_be_loaded_or_written_is_said_on_one_line() {
     let bench = Bench::new();
     fs::write(bench.path("text.so"), "no library").unwrap();
+    // What the loader would map past the end of, and die.
+    let whole = fs::read(bench.library()).unwrap();
+    fs::write(bench.path("cut.so"), &whole[..5000]).unwrap();
+    let library = bench.library();
+    let library = library.to_str().unwrap();
     for (args, says) in [
         (&["--plugin", "gone.so"][..], "--plugin gone.so: "),
         (&["--plugin", "text.so"], "cannot be loaded"),
         (&["-b", "nothing"], "there is no backend `nothing`"),
-        (&["--html", "nowhere/x.html"], "--html nowhere/x.html: "),
-        (&["--junit", "."], "--junit .: "),
+        (
+            &["--html", "nowhere/x.html"],
+            "--html: nowhere/x.html: cannot write a file in that folder: entity not found (",
+        ),
+        (&["--junit", "."], "--junit: .: this is a folder"),
+        (&["--plugin", "cut.so"], "the library was cut short"),
+        (
+            &["--html", "same", "--junit", "./same"],
+            "--junit and --html are both ./same",
+        ),
+        (
+            &["--plugin", library, "--html", library],
+            "--plugin and --html are both ",
+        ),
         (&["--expect-failures", "gone"], "--expect-failures gone: "),
     ] {
         let mut command = bench.halfhitch();

@@ -32,6 +32,8 @@ pub enum Failure {
     Interrupted,
     /// It failed, and has said so on stdout.
     Reported,
+    /// Its result is on stdout, and a file that was to hold it could not be written.
+    NotKept(SeamError),
 }
 
 impl From<SeamError> for Failure {
@@ -64,6 +66,10 @@ impl Failure {
             Self::Usage(message) => {
                 output::error_line(&format!("{message}\n\nFor more information, try '--help'."));
                 exit::USAGE
+            }
+            Self::NotKept(error) => {
+                output::error_line(&one_line(&error.to_string()));
+                exit::FAILED
             }
             Self::Error(error) => {
                 output::error_line(&one_line(&error.to_string()));

@@ -17,6 +17,16 @@ struct State {
     idle: bool,
 }
 
+/// A file that has reached the limit on its size is an error of the write, whose command cleans up.
+#[cfg(unix)]
+fn ignore_file_size_signal() {
+    // SAFETY: to ignore a signal is no handler that could run; nothing else in the process sets this one.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[cfg(not(unix))]
+fn ignore_file_size_signal() {}
+
 impl Interrupt {
     /// Installs the handler.
     ///
@@ -28,6 +38,7 @@ impl Interrupt {
             idle: false,
         }));
         let shared = Arc::clone(&state);
+        ignore_file_size_signal();
         ctrlc::set_handler(move || {
             let state = shared.lock();
             if state.idle || state.token.is_cancelled() {

@@ -55,7 +55,8 @@ pub fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         (None, Some(path)) => PromptSource::Tokens(path),
         (None, None) => PromptSource::BuiltIn,
     };
-    let prompts = PromptSet::load(source, &model, plan.context.min(against_plan.context))?;
+    let load = || PromptSet::load(source, &model, plan.context.min(against_plan.context));
+    let prompts = context.interrupt.ending(load)?;
     // What cannot be written must not show after minutes.
     let create = || args.record.as_deref().map(OutputFile::create).transpose();
     let record = context.interrupt.ending(create);
@@ -102,14 +103,14 @@ pub fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         first_divergence: measured.first_divergence,
         localization,
     };
-    if let Some(record) = record {
-        write_record(record, &report).in_context(|| "--record")?;
-    }
+    let kept = record.map_or(Ok(()), |record| write_record(record, &report));
     if args.json {
         output::json(&report)?;
     } else {
         output::bytes(text(&report).as_bytes())?;
     }
+    // After the result, which took minutes and needs no disk.
+    kept.in_context(|| "--record").map_err(Failure::NotKept)?;
     match verdict {
         Verdict::Pass => Ok(()),
         Verdict::Fail => Err(Failure::Reported),

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use halfhitch_seam::abi::{ABI_VERSION, PluginHeader};
+use halfhitch_seam::abi::{ABI_VERSION, PluginHeader, check_whole};
 use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -72,7 +72,8 @@ impl Manifest {
     /// The manifest of a library that was built for this host.
     ///
     /// # Errors
-    /// `Io` where the library cannot be read; `InvalidInput` where its path has no file name.
+    /// `Io` where the library cannot be read; `InvalidInput` where its path has no file name;
+    /// `Incompatible` where it is cut short.
     pub fn describe(
         library: &Path,
         name: &str,
@@ -84,6 +85,7 @@ impl Manifest {
             .file_name()
             .and_then(|f| f.to_str())
             .ok_or_else(|| SeamError::invalid_input("the library's path has no file name"))?;
+        check_whole(library)?;
         Ok(Self {
             name: name.into(),
             driver: driver.into(),

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::header::{HEADER_SYMBOL, PluginHeader};
 use super::log::LogSink;
 use super::module::{Handle, PluginModuleRef};
+use super::whole::check_whole;
 use super::wire::{
     WireControl, WireDecode, WireFlag, WireObserver, WireOpen, WireOutput, WireResult, WireStep,
     WireTap, from_json, from_wire, to_json, weights_to_wire,
@@ -37,9 +38,10 @@ use crate::tune::{TuneReport, TuneRequest};
 /// discovery rules).
 ///
 /// # Errors
-/// `Incompatible` where the file is no library, lacks the header or the root module, or was built
+/// `Incompatible` where the file is no library, is cut short, lacks the header or the root module, or was built
 /// for another ABI, target or layout; whatever the plugin's own constructor returns.
 pub fn load_plugin(path: &Path) -> SeamResult<Box<dyn ComputeBackend>> {
+    check_whole(path)?;
     check_header(path)?;
     let module = root_module(path)?;
     let handle = from_wire(module.create()(LogSink::host()))?;

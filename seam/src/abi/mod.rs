@@ -25,12 +25,14 @@ mod header;
 mod import;
 mod log;
 mod module;
+mod whole;
 mod wire;
 
 use crate::control::Stage;
 
 pub use header::{ABI_VERSION, HEADER_SYMBOL, MAGIC, PANIC_ABORT, PANIC_UNWIND, PluginHeader};
 pub use import::load_plugin;
+pub use whole::check_whole;
 
 pub(crate) use wire::ForeignFlag;
 

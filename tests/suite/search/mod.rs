@@ -84,7 +84,7 @@ impl Search<'_> {
     /// Runs it. `told` hears how many models were compared; smaller ones of a wrong one do not count.
     ///
     /// # Errors
-    /// `Cancelled`; what the trusted side says; `Backend` where no model at all could be compared.
+    /// `Cancelled` before a first model was compared, later what was found until then; what the trusted side says; `Backend` where no model at all could be compared.
     pub fn run(&self, told: &dyn Fn(u32)) -> SeamResult<Searched> {
         let (compared, unsupported, unsteady) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let shrinks = Cell::new(0u32);
@@ -125,8 +125,13 @@ impl Search<'_> {
                 }
             }
         });
-        self.subject.cancel.check()?;
-        if let Some(e) = broken.into_inner() {
+        if compared.get() == 0 && !found.get() {
+            self.subject.cancel.check()?;
+        }
+        if let Some(e) = broken
+            .into_inner()
+            .filter(|e| e.code != ErrorCode::Cancelled)
+        {
             return Err(e);
         }
         let wrong = match result {

@@ -54,6 +54,8 @@ pub struct ConformanceArgs {
         long,
         value_name = "SELECTOR",
         requires = "plugin",
+        // What is required gives way to what is given in its place, so that has to be said too.
+        conflicts_with = "backend",
         help_heading = "Who is tested"
     )]
     pub device: Option<String>,

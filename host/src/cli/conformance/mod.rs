@@ -5,7 +5,7 @@ mod text;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
@@ -23,7 +23,7 @@ use crate::conformance::{
     self, Answer, CaseReport, Found, Outcome, Report, SubjectWish, SuiteSummary,
 };
 use crate::engine::rss_bytes;
-use crate::files::OutputFile;
+use crate::files::{self, OutputFile};
 
 /// Most bytes of a list of expected failures.
 const MOST: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub fn run(args: &ConformanceArgs, context: &Context) -> Result<(), Failure> {
     if args.confined {
         return confined(args, &subject);
     }
-    let expectations = expectations(args)?;
+    let expectations = context.interrupt.ending(|| expectations(args))?;
     if let Some(models) = args.random {
         return random(args, models, &subject, &capabilities, context);
     }
@@ -55,9 +55,9 @@ pub fn run(args: &ConformanceArgs, context: &Context) -> Result<(), Failure> {
         return list(args, &tests);
     }
     // What cannot be written must not show after minutes.
-    let files = context.interrupt.ending(|| files(args))?;
+    let pages = context.interrupt.ending(|| pages(args))?;
     let report = run_suite(args, &subject, &capabilities, &tests, expectations, context);
-    finish(args, report, files, context)
+    finish(args, report, pages, context)
 }
 
 /// A backend that panics fails a case, which says so: that is no error of this program's.
@@ -189,12 +189,28 @@ struct Page {
     make: fn(&Report) -> String,
 }
 
-fn files(args: &ConformanceArgs) -> SeamResult<Vec<Page>> {
+fn pages(args: &ConformanceArgs) -> SeamResult<Vec<Page>> {
     type Make = fn(&Report) -> String;
     let wanted: [(_, _, Make); 2] = [
         ("--junit", &args.junit, conformance::junit),
         ("--html", &args.html, conformance::html),
     ];
+    let apart = |a: (&str, &PathBuf), b: (&str, &PathBuf)| match files::one_place(a.1, b.1)? {
+        true => {
+            Err(
+                SeamError::invalid_input(format!("{} and {} are both {}", a.0, b.0, a.1.display()))
+                    .hint("give each a file of its own"),
+            )
+        }
+        false => Ok(()),
+    };
+    let named = |at: usize| Some((wanted[at].0, wanted[at].1.as_ref()?));
+    let plugin = args.plugin.as_ref().map(|path| ("--plugin", path));
+    for (a, b) in [(plugin, named(0)), (plugin, named(1)), (named(0), named(1))] {
+        if let (Some(a), Some(b)) = (a, b) {
+            apart(a, b)?;
+        }
+    }
     let mut pages = Vec::new();
     for (flag, path, make) in wanted {
         if let Some(path) = path {
@@ -292,7 +308,7 @@ fn random(
         cases: 1,
         seed: Some(args.seed),
     };
-    let files = context.interrupt.ending(|| files(args))?;
+    let pages = context.interrupt.ending(|| pages(args))?;
     let mut report = Report::new(subject.backend.identity(), capabilities, suite);
     let start = Instant::now();
     let told = |done: u32| {
@@ -304,6 +320,7 @@ fn random(
     };
     let found = conformance::search(subject, models, args.seed, &told)?;
     context.progress.clear();
+    let interrupted = subject.cancel.is_cancelled();
     let mut case = CaseReport {
         case: Case {
             name: format!("random/{models}-models-seed-{}", args.seed),
@@ -339,27 +356,35 @@ fn random(
             None => text::search_again(args, context, models),
         });
     }
-    report.push(case);
-    report.finish(start.elapsed().as_secs_f64(), false);
-    finish(args, report, files, context)
+    // A search that was stopped has found nothing, or something that could be smaller.
+    if found.wrong.is_some() || !interrupted {
+        report.push(case);
+    }
+    report.finish(start.elapsed().as_secs_f64(), interrupted);
+    finish(args, report, pages, context)
 }
 
 fn finish(
     args: &ConformanceArgs,
     report: Report,
-    files: Vec<Page>,
+    pages: Vec<Page>,
     context: &Context,
 ) -> Result<(), Failure> {
-    for Page { flag, file, make } in files {
+    let kept = pages.into_iter().map(|Page { flag, file, make }| {
         let text = make(&report);
-        file.commit_with(text.as_bytes()).in_context(|| flag)?;
-    }
+        file.commit_with(text.as_bytes()).in_context(|| flag)
+    });
+    let kept: Vec<SeamResult<()>> = kept.collect();
     context.progress.clear();
     if args.json {
         output::json(&report)?;
     } else {
         output::bytes(text::text(&report).as_bytes())?;
     }
+    // After the result, which took minutes and needs no disk.
+    kept.into_iter()
+        .collect::<SeamResult<()>>()
+        .map_err(Failure::NotKept)?;
     match report.outcome {
         Outcome::Pass => Ok(()),
         Outcome::Fail if report.cases.len() < report.suite.cases => Err(Failure::Interrupted),
