@@ -56,3 +56,23 @@ fn a_wrong_model_is_shrunk_and_kept_and_verify_names_its_fault() {
         stdout(&out)
     );
 }
+
+#[test]
+fn an_interrupted_search_says_what_it_found() {
+    let bench = Bench::new();
+    let mut command = bench.halfhitch();
+    command
+        .args(["conformance", "-q", "--json", "--random", "1000000"])
+        .stdout(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    // Long enough for its first models; no million of them fits into it.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let interrupt = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupt.unwrap().success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130));
+    let report = json(&out);
+    assert_eq!(report["outcome"], "interrupted");
+}
