@@ -55,7 +55,7 @@ program() {
         local cpu=--iree-llvmcpu-target-cpu
         # What is quoted is for the script that is written.
         # shellcheck disable=SC2016
-        printf '#!/usr/bin/env bash\nexec %q "${@/%s=host/%s=x86-64-v3}"\n' "$compile" $cpu $cpu >"$work/iree-compile"
+        printf '#!/usr/bin/env bash\nexec %q "${@/%s=host/%s=x86-64-v3}"\n' "$compile" "$cpu" "$cpu" >"$work/iree-compile"
         chmod 755 "$work/iree-compile"
         compile=$work/iree-compile
     fi
@@ -78,8 +78,9 @@ program() {
 
 miri() {
     nightly miri
-    component miri && component rust-src ||
+    if ! component miri || ! component rust-src; then
         skip "miri: rustup component add --toolchain $toolchain miri rust-src"
+    fi
     # Properties are tried a few times: Miri takes a thousand times as long. It has no files or libraries
     # of another language, so the parts that map files and load plugins are for the other tools.
     PROPTEST_CASES=4 MIRIFLAGS=-Zmiri-disable-isolation cargo "+$toolchain" miri test --locked \
@@ -105,7 +106,13 @@ thread() {
 parts=(shim program miri address thread)
 # One part, in a shell of its own: an error ends it and not the rest.
 if [[ ${1:-} == --part ]]; then
-    "$2"
+    case $2 in
+    shim) shim ;;
+    program) program ;;
+    miri) miri ;;
+    address) address ;;
+    thread) thread ;;
+    esac
     exit
 fi
 if [[ $# -gt 0 && $* != all ]]; then
