@@ -11,24 +11,11 @@ use tempfile::TempDir;
 
 const LIBRARY: &str = "libhalfhitch_faulty_plugin.so";
 
-/// Where the program and libraries lie. The test script has built them; alone, a test builds them.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("HALFHITCH_TEST_LIBRARIES") {
-            return folder.into();
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "-p", "halfhitch", "-p"])
-            .args(["halfhitch-faulty-plugin", "-p"])
-            .arg("halfhitch-reference-cpu-plugin")
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success(), "the program and its plugins do not build");
-        // This test lies in `deps` beside them.
-        let test = std::env::current_exe().unwrap();
-        test.ancestors().nth(2).unwrap().to_owned()
+        let plugins = ["halfhitch-faulty-plugin", "halfhitch-reference-cpu-plugin"];
+        halfhitch_test_support::built(&plugins)
     })
 }
 

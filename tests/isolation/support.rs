@@ -27,30 +27,11 @@ pub fn tiny() -> PathBuf {
     fixture("tiny/llama")
 }
 
-pub fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(path)
-}
+pub use halfhitch_test_support::fixture;
 
-/// Where cargo puts programs and libraries. The test script has built them; alone, a test builds them.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("HALFHITCH_TEST_LIBRARIES") {
-            return folder.into();
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "-p", "halfhitch", "-p"])
-            .arg("halfhitch-faulty-plugin")
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success(), "the program and the plugin do not build");
-        // This test lies in `deps` beside them.
-        let test = std::env::current_exe().unwrap();
-        test.ancestors().nth(2).unwrap().to_owned()
-    })
+    BUILT.get_or_init(|| halfhitch_test_support::built(&["halfhitch-faulty-plugin"]))
 }
 
 pub fn program() -> PathBuf {

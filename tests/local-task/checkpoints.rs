@@ -4,12 +4,11 @@
 //! is how weights are read and rounded, not what a model computes. The feature `models` runs all in
 //! every precision. Weights are arguments of what is compiled, so fixtures of one shape share it.
 
-use std::path::Path;
-
 use halfhitch::checkpoint::Checkpoint;
 use halfhitch_seam::Precision;
 use halfhitch_suite::expected::Expected;
 use halfhitch_suite::{Report, numerics};
+use halfhitch_test_support::fixture;
 
 use super::{assert_passes, subject};
 
@@ -23,13 +22,9 @@ const NARROW: [&str; 5] = [
     "mlx/llama-q8-g64",
 ];
 
-fn root() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
-}
-
 /// The fixtures of a kind that have logits.
 fn all(kind: &str, at_least: usize) -> Vec<String> {
-    let folder = root().join(kind);
+    let folder = fixture(kind);
     let entries =
         std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut found: Vec<String> = entries
@@ -47,7 +42,7 @@ fn run(names: &[String], precisions: &[Precision]) -> Report {
     let subject = subject("local-task");
     let mut report = Report::default();
     for name in names {
-        let folder = root().join(name);
+        let folder = fixture(name);
         let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|e| panic!("{name}: {e}"));
         let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
         let expected = Expected::from_json(&text).unwrap_or_else(|e| panic!("{name}: {e}"));

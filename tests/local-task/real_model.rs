@@ -3,8 +3,6 @@
 //! `make model` puts the model where this looks for it. Without it the test fails: a model that is
 //! not there must not look like one that is right.
 
-use std::path::{Path, PathBuf};
-
 use halfhitch::checkpoint::Checkpoint;
 use halfhitch::gate::{LimitName, Limits};
 use halfhitch_seam::{
@@ -12,7 +10,7 @@ use halfhitch_seam::{
     NoObserver, OpenRequest, OutputRequest, PlanRequest, Precision, QuantRequest, Session,
     StepOutput, TokenId, negotiate,
 };
-use serde::Deserialize;
+use halfhitch_test_support::oracle;
 
 /// Greedy with logits to compare.
 const OUTPUT: OutputRequest = OutputRequest {
@@ -21,41 +19,8 @@ const OUTPUT: OutputRequest = OutputRequest {
     top_logprobs: 0,
 };
 
-#[derive(Deserialize)]
-struct Oracle {
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    text: String,
-    prompt_ids: Vec<TokenId>,
-    generated_ids: Vec<TokenId>,
-    top5: Vec<Top>,
-}
-
-#[derive(Deserialize)]
-struct Top {
-    ids: Vec<TokenId>,
-    logits: Vec<f32>,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn oracle() -> Oracle {
-    let path = root().join("tests/fixtures/oracle/smollm2-135m-float32.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    serde_json::from_str(&text).unwrap()
-}
-
 fn open(precision: Precision, quant: QuantRequest) -> Box<dyn Session> {
-    let folder = root().join("models/smollm2-135m");
-    assert!(
-        folder.join("config.json").exists(),
-        "the model is not there; run `make model` first"
-    );
+    let folder = oracle::model();
     let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|e| panic!("{e}"));
     let backend = super::backend("local-task");
     let device = backend.devices().unwrap().remove(0).id;
@@ -109,7 +74,7 @@ fn compare(precision: Precision, quant: QuantRequest) {
     let share = Limits::of(precision, DType::F32).get(LimitName::Dlogit) as f32;
     let mut session = open(precision, quant);
     let (mut worst, mut steps) = (0.0f32, 0);
-    for case in &oracle().cases {
+    for case in &oracle::smollm2().cases {
         let n = case.generated_ids.len();
         let outputs = follow(
             &mut *session,

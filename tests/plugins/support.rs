@@ -146,32 +146,9 @@ pub fn header_in_c(abi_major: u16, triple: &str, panic: u8) -> String {
     )
 }
 
-/// Builds a plugin's library, if it is not there yet, and says where it is.
-///
-/// The test script has built all of them and says where; alone, a test builds what it needs.
+/// A plugin's library.
 pub fn built(package: &str) -> PathBuf {
-    if let Some(folder) = std::env::var_os("HALFHITCH_TEST_LIBRARIES") {
-        return Path::new(&folder).join(format!("lib{}.so", package.replace('-', "_")));
-    }
-    let out = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--message-format=json", "-p", package])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    String::from_utf8_lossy(&out.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|m| {
-            m["reason"] == "compiler-artifact"
-                && m["target"]["name"] == package.replace('-', "_").as_str()
-        })
-        .find_map(|m| m["filenames"][0].as_str().map(PathBuf::from))
-        .unwrap_or_else(|| panic!("{package} has no library"))
+    halfhitch_test_support::built(&[package]).join(halfhitch_test_support::library(package))
 }
 
 const CHILD: &str = "HALFHITCH_TEST_CHILD";

@@ -3,15 +3,13 @@
 //! `make model` puts the model where this looks for it. Without it the test fails: a model that is
 //! not there must not look like one that is right.
 
-use std::path::{Path, PathBuf};
-
 use halfhitch::checkpoint::Checkpoint;
 use halfhitch_reference_cpu::ReferenceCpu;
 use halfhitch_seam::{
     CancelToken, ComputeBackend, Control, DecodeStep, DeviceSampler, LogitsRequest, NoObserver,
     OpenRequest, OutputRequest, PlanRequest, QuantRequest, Session, StepOutput, TokenId, negotiate,
 };
-use serde::Deserialize;
+use halfhitch_test_support::oracle;
 
 /// Greedy with logits to compare.
 const OUTPUT: OutputRequest = OutputRequest {
@@ -23,42 +21,8 @@ const OUTPUT: OutputRequest = OutputRequest {
 /// Furthest a logit may be from transformers'.
 const LIMIT: f32 = 1e-3;
 
-#[derive(Deserialize)]
-struct Oracle {
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    text: String,
-    prompt_ids: Vec<TokenId>,
-    generated_ids: Vec<TokenId>,
-    top5: Vec<Top>,
-}
-
-#[derive(Deserialize)]
-struct Top {
-    ids: Vec<TokenId>,
-    logits: Vec<f32>,
-    logsumexp: f64,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn oracle() -> Oracle {
-    let path = root().join("tests/fixtures/oracle/smollm2-135m-float32.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    serde_json::from_str(&text).unwrap()
-}
-
 fn open(quant: QuantRequest) -> Box<dyn Session> {
-    let folder = root().join("models/smollm2-135m");
-    assert!(
-        folder.join("config.json").exists(),
-        "the model is not there; run `make model` first"
-    );
+    let folder = oracle::model();
     let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|e| panic!("{e}"));
     let backend = ReferenceCpu::new();
     let device = backend.devices().unwrap().remove(0).id;
@@ -110,7 +74,7 @@ fn generate(session: &mut dyn Session, prompt: &[TokenId], n: usize) -> Vec<Step
 
 #[test]
 fn gives_the_tokens_and_logits_of_transformers() {
-    let oracle = oracle();
+    let oracle = oracle::smollm2();
     assert!(!oracle.cases.is_empty());
     let mut session = open(QuantRequest::Auto);
     let mut worst = 0.0f32;
@@ -146,7 +110,7 @@ fn gives_the_tokens_and_logits_of_transformers() {
 
 #[test]
 fn packed_weights_give_the_bits_of_expanded_ones() {
-    let case = &oracle().cases[0];
+    let case = &oracle::smollm2().cases[0];
     let packed = generate(&mut *open(QuantRequest::Packed), &case.prompt_ids, 4);
     let expanded = generate(&mut *open(QuantRequest::Dequant), &case.prompt_ids, 4);
     assert!(packed == expanded, "other bits than with expanded weights");

@@ -1,9 +1,9 @@
 //! The real model on the device against transformers, from packed and from expanded weights.
 
-use halfhitch_seam::{PlanRequest, Precision, QuantRequest, TokenId};
-use serde::Deserialize;
+use halfhitch_seam::{PlanRequest, Precision, QuantRequest};
+use halfhitch_test_support::oracle;
 
-use super::support::{follow, open, root};
+use super::support::{follow, open};
 
 /// Tokens of the first case that are followed: software runs a few a second.
 const STEPS: usize = 12;
@@ -11,33 +11,8 @@ const STEPS: usize = 12;
 /// Furthest a logit may be from transformers'.
 const LIMIT: f32 = 1e-3;
 
-#[derive(Deserialize)]
-struct Oracle {
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    prompt_ids: Vec<TokenId>,
-    generated_ids: Vec<TokenId>,
-    top5: Vec<Top>,
-}
-
-#[derive(Deserialize)]
-struct Top {
-    ids: Vec<TokenId>,
-    logits: Vec<f32>,
-}
-
 fn follows_transformers(quant: QuantRequest) {
-    let model = root("models/smollm2-135m");
-    assert!(
-        model.join("config.json").exists(),
-        "the model is not there; run `make model` first"
-    );
-    let path = root("tests/fixtures/oracle/smollm2-135m-float32.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let oracle: Oracle = serde_json::from_str(&text).unwrap();
+    let (model, oracle) = (oracle::model(), oracle::smollm2());
     let request = PlanRequest {
         precision: Some(Precision::F32),
         quant,

@@ -27,17 +27,8 @@ pub fn library(name: &str) -> PathBuf {
     Path::new(&folder).join(name)
 }
 
-/// A folder of the repository.
-pub fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
-}
-
 /// A model of the fixtures.
-pub fn tiny(model: &str) -> PathBuf {
-    root("tests/fixtures").join(model)
-}
+pub use halfhitch_test_support::fixture as tiny;
 
 /// The device that a selection names.
 pub fn target(selection: &str) -> SeamResult<Target> {

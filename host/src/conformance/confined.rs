@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::sync::Arc;
 
-use halfhitch_seam::{ErrorCode, SeamError, SeamResult};
+use halfhitch_seam::{SeamError, SeamResult};
 use halfhitch_suite::resources::Confined;
 use halfhitch_suite::{Miss, Verdict};
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,9 @@ pub fn confine(args: Vec<OsString>) -> Option<Confined> {
 /// `Unsupported` where the system does not tell how much that is; `Io` where it refuses.
 #[cfg(target_os = "linux")]
 pub fn limit_memory(more: u64) -> SeamResult<()> {
+    use halfhitch_seam::ErrorCode;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     let has = crate::engine::virtual_bytes()
         .ok_or_else(|| SeamError::unsupported("the system does not tell a process's memory"))?;
     let limit = Rlimit {
@@ -65,6 +67,5 @@ pub fn limit_memory(more: u64) -> SeamResult<()> {
 /// `Unsupported`.
 #[cfg(not(target_os = "linux"))]
 pub fn limit_memory(_: u64) -> SeamResult<()> {
-    let _ = ErrorCode::Io;
     Err(SeamError::unsupported("limiting a process's memory here"))
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halfhitch_seam::{
@@ -13,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::cached::CachedSequence;
 use super::generate::{Completion, GenerateOptions, Generator, Sink};
+use super::pages::PageRelease;
 use super::registry::Target;
 use super::stats::LoadTimings;
 use crate::checkpoint::Checkpoint;
@@ -236,7 +236,8 @@ fn open_session(
     control: &Control<'_>,
 ) -> SeamResult<(Box<dyn Session>, CachedSequence, Duration)> {
     let clock = CompileClock::new(control.observer);
-    let pages = PageRelease::new(&clock, &model.checkpoint);
+    let release = || model.checkpoint.release_pages();
+    let pages = PageRelease::new(&clock, &release);
     let mut session = target
         .backend
         .open(OpenRequest {
@@ -252,43 +253,6 @@ fn open_session(
     model.checkpoint.release_pages();
     let sequence = CachedSequence::create(session.as_mut())?;
     Ok((session, sequence, clock.total()))
-}
-
-/// Bytes of weights between two times that pages are given back.
-const RELEASE_EVERY: u64 = 8 << 20;
-
-/// Passes events on, and gives the checkpoint's pages back as weights are brought up: those that a
-/// backend copied need not be in memory twice, and those that it uses in place come back by themselves.
-struct PageRelease<'a> {
-    inner: &'a dyn Observer,
-    checkpoint: &'a Checkpoint,
-    next: AtomicU64,
-}
-
-impl<'a> PageRelease<'a> {
-    const fn new(inner: &'a dyn Observer, checkpoint: &'a Checkpoint) -> Self {
-        Self {
-            inner,
-            checkpoint,
-            next: AtomicU64::new(RELEASE_EVERY),
-        }
-    }
-}
-
-impl Observer for PageRelease<'_> {
-    fn on_event(&self, event: Event) {
-        if let Event::Progress {
-            stage: Stage::LoadWeights,
-            done,
-            ..
-        } = event
-            && done >= self.next.load(Ordering::Relaxed)
-        {
-            self.next.store(done + RELEASE_EVERY, Ordering::Relaxed);
-            self.checkpoint.release_pages();
-        }
-        self.inner.on_event(event);
-    }
 }
 
 /// Passes events on and measures how long compiling took.

@@ -12,6 +12,7 @@
 mod cached;
 mod generate;
 mod load;
+pub(crate) mod pages;
 mod registry;
 mod stats;
 

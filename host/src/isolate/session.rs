@@ -153,7 +153,9 @@ impl Session for IsolatedSession {
             .borrow_mut()
             .call::<StepHead>(Request::Prefill(sequence, output), &with)?;
         let mut steps = self.steps(&[head], &tail, 1, rows, output)?;
-        Ok(steps.pop().unwrap_or_default())
+        steps
+            .pop()
+            .ok_or_else(|| SeamError::new(ErrorCode::Backend, "a prompt without an answer"))
     }
 
     fn decode(

@@ -19,28 +19,11 @@ pub const LIBRARY: &str = "libhalfhitch_xla_iree_local_sync.so";
 /// Longest that anything which should be prompt may take on a busy machine.
 pub const PROMPT: Duration = Duration::from_secs(15);
 
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+pub use halfhitch_test_support::root;
 
-/// Where cargo puts programs and libraries. The test script has built them; alone, a test builds them.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("HALFHITCH_TEST_LIBRARIES") {
-            return folder.into();
-        }
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "-p", "halfhitch", "-p"])
-            .arg("halfhitch-xla-iree-local-sync")
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success(), "the program and its plugin do not build");
-        // This test lies in `deps` beside them.
-        let test = std::env::current_exe().unwrap();
-        test.ancestors().nth(2).unwrap().to_owned()
-    })
+    BUILT.get_or_init(|| halfhitch_test_support::built(&["halfhitch-xla-iree-local-sync"]))
 }
 
 /// The pinned compiler.

@@ -3,17 +3,17 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use halfhitch_seam::{
     CancelToken, ComputeBackend, Control, DecodeStep, ErrorCode, Event, Observer, OpenRequest,
-    SeamError, SeamResult, Session, Stage, check_weights,
+    SeamError, SeamResult, Session, check_weights,
 };
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::cancels::Cancels;
 use super::{guarded, parse};
+use crate::engine::pages::PageRelease;
 use crate::isolate::call::encode;
 use crate::isolate::frame::{self, Broken, Expected, Frame, patient};
 use crate::isolate::message::{Call, Open, Reply, Request, StepHead};
@@ -25,10 +25,6 @@ const CALL: Expected = Expected {
     tail: 256 << 20,
     files: true,
 };
-
-/// Bytes of weights between two times that their files' pages are given back, as the host does for
-/// sessions of its own.
-const RELEASE_EVERY: u64 = 8 << 20;
 
 /// An answer's head, and its numbers.
 type Answer = SeamResult<(Vec<u8>, Vec<u8>)>;
@@ -121,14 +117,12 @@ impl Served {
         out: &Out,
         cancel: &CancelToken,
     ) -> Answer {
-        let events = Events {
-            out,
-            files: &self.files,
-            next: AtomicU64::new(RELEASE_EVERY),
-        };
+        let events = Events(out);
+        let release = || self.files.release_pages();
+        let pages = PageRelease::new(&events, &release);
         let control = Control {
             cancel,
-            observer: &events,
+            observer: &pages,
         };
         match request {
             Request::Devices => done(self.backend.devices()?),
@@ -233,27 +227,13 @@ impl Out {
     }
 }
 
-/// Passes events on, and gives the pages of weights' files back as they are brought up.
-struct Events<'a> {
-    out: &'a Out,
-    files: &'a Received,
-    next: AtomicU64,
-}
+/// Sends events to the host.
+struct Events<'a>(&'a Out);
 
 impl Observer for Events<'_> {
     fn on_event(&self, event: Event) {
-        if let Event::Progress {
-            stage: Stage::LoadWeights,
-            done,
-            ..
-        } = event
-            && done >= self.next.load(Ordering::Relaxed)
-        {
-            self.next.store(done + RELEASE_EVERY, Ordering::Relaxed);
-            self.files.release_pages();
-        }
         if let Ok(head) = encode(&Reply::<()>::Event(event)) {
-            self.out.send(&head, &[]);
+            self.0.send(&head, &[]);
         }
     }
 }
