@@ -17,6 +17,7 @@ Prints a line a minute and a summary; exit code 1 where anything did not hold. N
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
@@ -35,8 +36,11 @@ FIXTURE = ROOT / "tests" / "fixtures" / "gguf" / "llama-q4_1.gguf"
 MARK = "HALFHITCH_SOAK"
 PROMPTS = ["Hello", "1 2 3 4", "The capital of France is", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "x"]
 TOKENS = 24
-# A session that hangs is a failure, not the end of the soak. The first one compiles.
+# A session that hangs is a failure, not the end of the soak: seconds, of which a pause of the whole machine
+# counts for one. The first session compiles.
 LIMIT = 600
+# Looks, 50 ms apart, until a session's processes must be gone.
+LOOKS = 40
 # What a conversation may grow by once it is warm, in KiB: allocators keep a little of everything.
 GROWTH = 8 << 10
 
@@ -94,7 +98,7 @@ class Soak:
             timer = threading.Timer(after, lambda: process.poll() is None and action(process))
             timer.start()
         try:
-            out, err = process.communicate(text, timeout=LIMIT)
+            out, err = communicate(process, text)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
@@ -107,14 +111,14 @@ class Soak:
         return process.returncode, out, err
 
     def check_no_orphans(self, what, session):
-        deadline = time.monotonic() + 2
-        while left := marked(session):
-            if time.monotonic() > deadline:
-                self.fail(what, f"left processes behind: {left}")
-                for pid, _ in left:
-                    os.kill(pid, signal.SIGKILL)
+        for _ in range(LOOKS):
+            if not (left := marked(session)):
                 return
             time.sleep(0.05)
+        self.fail(what, f"left processes behind: {left}")
+        for pid, _ in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def count(self, what):
         with self.lock:
@@ -416,6 +420,16 @@ class Soak:
         if self.tmpfs:
             subprocess.run(["umount", str(self.tmpfs)], check=False)
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def communicate(process, text):
+    """What a process says until its end. Waits in steps: a clock that jumps brings nobody to an end."""
+    for step in range(LIMIT):
+        try:
+            return process.communicate(text if step == 0 else None, timeout=1)
+        except subprocess.TimeoutExpired:
+            if step == LIMIT - 1:
+                raise
 
 
 def marked(session):
