@@ -1,7 +1,10 @@
 #![no_main]
 
 #[cfg(target_os = "linux")]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::isolation(bytes));
-// Nothing is isolated elsewhere.
+use halfhitch::fuzzing::isolation;
+
+/// Nothing is isolated elsewhere.
 #[cfg(not(target_os = "linux"))]
-libfuzzer_sys::fuzz_target!(|_bytes: &[u8]| ());
+fn isolation(_: &[u8]) {}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(isolation, bytes));

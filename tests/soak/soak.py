@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs mixed sessions for a while, with whatever can go wrong, and checks what must hold.
 
-    tests/soak/soak.py --program PATH [--minutes N] [--seed N] [--isolate]
+    tests/soak/soak.py --program PATH [--minutes N] [--seed N] [--isolate | --mixed]
 
 Two sessions at a time generate, chat, measure and import on the given backend, while they are interrupted
 and killed at random points, their cache is deleted, damaged and overfull, and their disk is full. Checked:
@@ -141,7 +141,8 @@ class Soak:
     def on(self, backend=None):
         """The model, and the backend that is tested or another."""
         args = ["-q", "-m", str(self.model), "-b", backend or self.arguments.backend]
-        return args if backend or not self.arguments.isolate else [*args, "--isolate"]
+        isolate = self.arguments.isolate or (self.arguments.mixed and random.random() < 0.5)
+        return args if backend or not isolate else [*args, "--isolate"]
 
     def check_answer(self, what, prompt, result, may_end=(), may_fail=()):
         """Exit code 0 with all tokens, or one of `may_end` with a prefix of them, or of `may_fail` with an
@@ -383,7 +384,7 @@ class Soak:
             (3, self.session_cache_deleted), (2, self.session_cache_damaged), (2, self.session_full_disk),
             (2, self.session_chat), (1, self.session_bench), (3, self.session_import),
         ]  # fmt: skip
-        if self.arguments.isolate:
+        if self.arguments.isolate or self.arguments.mixed:
             sessions.append((4, self.session_child_killed))
         weights = [w for w, _ in sessions]
 
@@ -474,6 +475,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 20))
     parser.add_argument("--isolate", action="store_true", help="run plugins in a process of their own, and kill it")
+    parser.add_argument("--mixed", action="store_true", help="run half of them so")
     soak = Soak(parser.parse_args())
     print(f"seed {soak.arguments.seed}", flush=True)
     # Also where it was started in the background, or is ended: there is a file system to unmount.

@@ -70,6 +70,7 @@ program() {
     # Plugins stay loaded to the end, and threads with them: what they hold is reachable, not lost.
     "${run[@]}" "$work/no_io_uring" valgrind --quiet --error-exitcode=9 --leak-check=full \
         --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes \
+        --suppressions=tests/tools/valgrind.supp \
         target/debug/halfhitch "${args[@]}" >"$work/valgrind.json"
     cmp <(python3 -c 'import json,sys; print(json.load(sys.stdin)["tokens"])' <"$work/plain.json") \
         <(python3 -c 'import json,sys; print(json.load(sys.stdin)["tokens"])' <"$work/valgrind.json")
