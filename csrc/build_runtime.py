@@ -77,6 +77,27 @@ PATCHES = (
         "(&instance->type_mutex);\n\n  *out_registration = " + REGISTRATION.format(" " * 22),
         "(&instance->type_mutex);\n\n  if (*out_registration != registration) *out_registration = registration;\n",
     ),
+    # The same of what the processor can do, which every program that is loaded asks for anew: one that is
+    # loaded beside it would see a processor that can do nothing.
+    (
+        "runtime/src/iree/base/internal/cpu.c",
+        '#include "iree/schemas/cpu_data.h"\n',
+        '#include "iree/base/threading/call_once.h"\n#include "iree/schemas/cpu_data.h"\n',
+    ),
+    (
+        "runtime/src/iree/base/internal/cpu.c",
+        "void iree_cpu_initialize(iree_allocator_t temp_allocator) {\n",
+        "static iree_once_flag iree_cpu_once_ = IREE_ONCE_FLAG_INIT;\n"
+        "static void iree_cpu_initialize_once(void) {\n"
+        "  iree_cpu_initialize_from_platform(iree_allocator_system(), iree_cpu_data_cache_);\n}\n\n"
+        "void iree_cpu_initialize(iree_allocator_t temp_allocator) {\n",
+    ),
+    (
+        "runtime/src/iree/base/internal/cpu.c",
+        "  memset(iree_cpu_data_cache_, 0, sizeof(iree_cpu_data_cache_));\n"
+        "  iree_cpu_initialize_from_platform(temp_allocator, iree_cpu_data_cache_);\n",
+        "  iree_call_once(&iree_cpu_once_, iree_cpu_initialize_once);\n",
+    ),
 )
 
 # What the runtime's CMake reads of an IREE tree; the rest of a checkout is neither hashed nor copied.
