@@ -297,6 +297,67 @@ def cache_entries() -> None:
     seed("cache_entry", "footer", b"HHMODUL1" + bytes(40))
 
 
+def isolation() -> None:
+    """Messages' heads, and behind a zero byte their numbers; and one whole frame."""
+    device = {"id": "0", "ordinal": 0, "name": "cpu", "driver": "cpu"}
+    norm = {"kind": "rms", "eps": 1e-5, "weight": True, "weight_offset": 0.0, "bias": False}
+    layer = {
+        "pre_attention": norm, "post_attention": None, "pre_feed_forward": norm, "post_feed_forward": None,
+        "attention": {"heads": 1, "kv_heads": 1, "head_dim": 8, "scale": 0.35, "window": None, "softcap": None,
+                      "rope": {"dims": 8, "theta": 10000.0, "scaling": None, "layout": "half_split"},
+                      "qk_norm": None, "qkv_bias": False, "output_bias": False},
+        "feed_forward": {"gated": {"intermediate": 8, "activation": "silu", "bias": False}},
+        "residual_scale": 1.0,
+    }
+    model = {"architecture": "llama", "vocab_size": 4, "hidden_size": 8, "max_context": 16,
+             "embedding_scale": 1.0, "layers": [layer], "final_norm": norm,
+             "head": {"tied": True, "bias": False, "softcap": None, "scale": 1.0}}
+    memory = {"weights": 0, "kv_per_token": 64, "kv_full": 1024, "workspace": 0, "scores_full": 0}
+    plan = {"device": device, "precision": "f32", "kv_dtype": "f32", "context": 16, "max_sequences": 1,
+            "prefill_chunk": 8, "threads": None, "weights": [], "memory": memory, "choices": []}
+    shapes = {"embedding": [4, 8], "final_norm": [8]}
+    weights = [(name, shapes[name]) for name in shapes]
+    weights += [({"layer": [0, name]}, [8]) for name in ["pre_attention_norm", "pre_feed_forward_norm"]]
+    weights += [({"layer": [0, name]}, [8, 8]) for name in ["query", "key", "value", "output", "gate", "up", "down"]]
+    at = 0
+    placed = []
+    for name, shape in weights:
+        length = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        part = {"dtype": "f32", "shape": shape, "file": 0, "offset": at, "length": length}
+        placed.append({"id": name, "form": {"dense": "f32"}, "parts": [part]})
+        at += length
+    greedy = {"sample": "greedy", "logits": "last", "top_logprobs": 1}
+    requests = {
+        "open": {"open": {"plan": plan, "model": model, "weights": placed}},
+        "prefill": {"prefill": [1, greedy]},
+        "decode": {"decode": [[[0, 1], [2, 3]], greedy]},
+        "truncate": {"truncate": [0, 3]},
+        "capabilities": {"capabilities": "0"},
+        "cache": {"cache": "clear"},
+    }
+    for name, request in requests.items():
+        seed("isolation", name, {"number": 1, "request": request})
+    replies = {
+        "hello": {"hello": {"protocol": 1, "version": "0.1.0"}},
+        "channel": {"channel": {"id": 1}},
+        "cancel": {"cancel": {"channel": 1, "call": 1}},
+        "identity": {"done": {"name": "reference-cpu", "version": "0.1.0", "components": [["iree", "3.13.0"]]}},
+        "devices": {"done": [device]},
+        "progress": {"event": {"progress": {"stage": "load_weights", "done": 1, "total": 2}}},
+        "failed": {"failed": {"code": "invalid_input", "message": "x", "context": [], "hint": "y",
+                              "retryable": False}},
+    }
+    for name, reply in replies.items():
+        seed("isolation", name, reply)
+    numbers = struct.pack("<ffIf", 1.5, -0.5, 3, -0.25)
+    compact = lambda value: json.dumps(value, separators=(",", ":")).encode()  # noqa: E731
+    steps = compact({"done": [{"token": 3, "logits": 2, "top_logprobs": 1}]})
+    seed("isolation", "steps", steps + b"\0" + numbers)
+    taps = compact({"done": [{"site": {"layer": 0, "point": "gate"}, "shape": [2, 2]}]})
+    seed("isolation", "taps", taps + b"\0" + numbers)
+    seed("isolation", "frame", b"HHIP" + struct.pack("<IQ", len(steps), len(numbers)) + steps + numbers)
+
+
 def chat_templates() -> None:
     messages = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": None,
                            "tool_calls": [{"function": {"name": "f", "arguments": {"x": [1, 2.5]}}}]}])
@@ -324,6 +385,7 @@ def main() -> None:
     tokenizers()
     tokenizer_configs()
     cache_entries()
+    isolation()
     chat_templates()
 
 

@@ -72,13 +72,15 @@ static void* work(void* argument) {
   for (int round = 0; round < ROUNDS; ++round) {
     session(worker, worker->device, worker->weights);
     if (round % 4 != worker->number % 4) continue;
-    // Devices come and go beside it.
-    hh_iree_device_t* own = test_device(worker->runtime, round % 2 ? "local-sync" : "local-task",
-                                        round % 2 ? 0 : 1);
+    // Devices come and go beside it, and runtimes.
+    hh_iree_runtime_t* other = round % 3 ? NULL : test_runtime();
+    hh_iree_device_t* own = test_device(other ? other : worker->runtime,
+                                        round % 2 ? "local-sync" : "local-task", round % 2 ? 0 : 1);
     hh_iree_buffer_t* weights = upload_weights(own);
     session(worker, own, weights);
     hh_iree_buffer_free(weights);
     hh_iree_device_free(own);
+    hh_iree_runtime_free(other);
   }
   return NULL;
 }

@@ -1,5 +1,6 @@
 // The runtime: the drivers that are linked in, the log, the VM instance.
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -89,11 +90,15 @@ hh_iree_error_t* hh_iree_runtime_create(const hh_iree_runtime_options_t* options
   runtime->log_user_data = given.log_user_data;
   iree_status_t status = iree_hal_driver_registry_allocate(hh_allocator(), &runtime->registry);
   if (iree_status_is_ok(status)) status = iree_hal_register_all_available_drivers(runtime->registry);
+  // The first instance of a process writes the globals of all types: not twice at once.
+  static pthread_mutex_t types = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&types);
   if (iree_status_is_ok(status)) {
     status = iree_vm_instance_create(IREE_VM_TYPE_CAPACITY_DEFAULT, hh_allocator(),
                                      &runtime->instance);
   }
   if (iree_status_is_ok(status)) status = iree_hal_module_register_all_types(runtime->instance);
+  pthread_mutex_unlock(&types);
   hh_iree_error_t* error = hh_error_from_status(status);
   if (!error) error = hh_runtime_name_drivers(runtime);
   if (error) {

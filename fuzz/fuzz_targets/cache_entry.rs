@@ -1,5 +1,5 @@
 #![no_main]
 
-use halfhitch_xla_iree::compiler::fuzzing;
+use halfhitch_xla_iree::compiler::fuzzing::cache_entry;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzzing::cache_entry(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(cache_entry, bytes));

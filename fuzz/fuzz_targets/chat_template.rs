@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::chat_template(bytes));
+use halfhitch::fuzzing::chat_template;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(chat_template, bytes));

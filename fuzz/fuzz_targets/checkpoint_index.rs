@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::checkpoint_index(bytes));
+use halfhitch::fuzzing::checkpoint_index;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(checkpoint_index, bytes));

@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::config(bytes));
+use halfhitch::fuzzing::config;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(config, bytes));

@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::manifest(bytes));
+use halfhitch::fuzzing::manifest;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(manifest, bytes));

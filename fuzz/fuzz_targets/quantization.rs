@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch::fuzzing::quantization(bytes));
+use halfhitch::fuzzing::quantization;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| halfhitch_fuzz::bounded(quantization, bytes));

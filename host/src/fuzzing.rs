@@ -14,6 +14,8 @@ use halfhitch_seam::{CancelToken, Control, NoObserver, SeamResult};
 use crate::checkpoint::Checkpoint;
 pub use crate::checkpoint::fuzzing::{checkpoint_header, checkpoint_index, config, quantization};
 use crate::import::{ImportOptions, gguf::Gguf, import_opened};
+#[cfg(target_os = "linux")]
+pub use crate::isolate::fuzzing::isolation;
 use crate::plugins::manifest::Manifest;
 use crate::text::{ChatTemplate, Message, RenderOptions, SpecialTokens, Tokenizer};
 
@@ -27,6 +29,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("checkpoint_index", checkpoint_index),
     ("config", config),
     ("gguf", gguf),
+    #[cfg(target_os = "linux")]
+    ("isolation", isolation),
     ("manifest", manifest),
     ("quantization", quantization),
     ("tokenizer", tokenizer),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs mixed sessions for a while, with whatever can go wrong, and checks what must hold.
 
-    tests/soak/soak.py --program PATH [--minutes N] [--seed N] [--isolate]
+    tests/soak/soak.py --program PATH [--minutes N] [--seed N] [--isolate | --mixed]
 
 Two sessions at a time generate, chat, measure and import on the given backend, while they are interrupted
 and killed at random points, their cache is deleted, damaged and overfull, and their disk is full. Checked:
@@ -17,6 +17,7 @@ Prints a line a minute and a summary; exit code 1 where anything did not hold. N
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
@@ -35,8 +36,11 @@ FIXTURE = ROOT / "tests" / "fixtures" / "gguf" / "llama-q4_1.gguf"
 MARK = "HALFHITCH_SOAK"
 PROMPTS = ["Hello", "1 2 3 4", "The capital of France is", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "x"]
 TOKENS = 24
-# A session that hangs is a failure, not the end of the soak. The first one compiles.
+# A session that hangs is a failure, not the end of the soak: seconds, of which a pause of the whole machine
+# counts for one. The first session compiles.
 LIMIT = 600
+# Looks, 50 ms apart, until a session's processes must be gone.
+LOOKS = 40
 # What a conversation may grow by once it is warm, in KiB: allocators keep a little of everything.
 GROWTH = 8 << 10
 
@@ -56,6 +60,7 @@ class Soak:
         self.expected = {}
         self.replies = []
         self.tmpfs = None
+        self.stopped = threading.Event()
 
     # --- running the program -------------------------------------------------------------------
 
@@ -93,7 +98,7 @@ class Soak:
             timer = threading.Timer(after, lambda: process.poll() is None and action(process))
             timer.start()
         try:
-            out, err = process.communicate(text, timeout=LIMIT)
+            out, err = communicate(process, text)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
@@ -106,14 +111,14 @@ class Soak:
         return process.returncode, out, err
 
     def check_no_orphans(self, what, session):
-        deadline = time.monotonic() + 2
-        while left := marked(session):
-            if time.monotonic() > deadline:
-                self.fail(what, f"left processes behind: {left}")
-                for pid, _ in left:
-                    os.kill(pid, signal.SIGKILL)
+        for _ in range(LOOKS):
+            if not (left := marked(session)):
                 return
             time.sleep(0.05)
+        self.fail(what, f"left processes behind: {left}")
+        for pid, _ in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def count(self, what):
         with self.lock:
@@ -127,10 +132,17 @@ class Soak:
     # --- what must hold of an answer -------------------------------------------------------------
 
     def generate_args(self, prompt, backend=None):
-        args = ["generate", "--json", "-q", "-m", str(self.model), "-b", backend or self.arguments.backend]
-        if self.arguments.isolate and not backend:
-            args.append("--isolate")
-        return [*args, "--raw", "-n", str(TOKENS), "--ignore-eos", "-p", prompt]
+        args = ["generate", "--json", *self.on(backend), "--raw", "-n", str(TOKENS), "--ignore-eos"]
+        return [*args, "-p", prompt]
+
+    def chat_args(self, backend=None):
+        return ["chat", *self.on(backend), "-n", "8", "--ignore-eos"]
+
+    def on(self, backend=None):
+        """The model, and the backend that is tested or another."""
+        args = ["-q", "-m", str(self.model), "-b", backend or self.arguments.backend]
+        isolate = self.arguments.isolate or (self.arguments.mixed and random.random() < 0.5)
+        return args if backend or not isolate else [*args, "--isolate"]
 
     def check_answer(self, what, prompt, result, may_end=(), may_fail=()):
         """Exit code 0 with all tokens, or one of `may_end` with a prefix of them, or of `may_fail` with an
@@ -224,17 +236,15 @@ class Soak:
 
     def session_chat(self, rng):
         """A conversation through a pipe, whose answers are those of the reference."""
-        args = ["chat", "-q", "-m", str(self.model), "-b", self.arguments.backend, "-n", "8", "--ignore-eos"]
         lines = "".join(f"{p}\n/reset\n" for p in PROMPTS)
-        process, mark = self.start(args, stdin=subprocess.PIPE)
+        process, mark = self.start(self.chat_args(), stdin=subprocess.PIPE)
         code, out, err = self.finish("chat", process, mark, text=lines)
         if code != 0 or out != self.conversation:
             self.fail("chat", f"exit code {code}, or another conversation than {self.conversation!r}", out, err)
 
     def session_bench(self, rng):
-        args = ["bench", "--json", "-q", "-m", str(self.model), "-b", self.arguments.backend]
-        args += ["--repeats", "1", "--warmup", "0", "--prefill", "8", "--decode", "8"]
-        process, mark = self.start(args)
+        args = ["--repeats", "1", "--warmup", "0", "--prefill", "8", "--decode", "8"]
+        process, mark = self.start(["bench", "--json", *self.on(), *args])
         after = rng.uniform(0, 4)
         code, out, err = self.finish("bench", process, mark, (after, lambda p: p.send_signal(signal.SIGINT)))
         if code not in (0, 130, -signal.SIGINT):
@@ -296,16 +306,15 @@ class Soak:
     # --- a conversation that goes on ---------------------------------------------------------------
 
     def converse(self, deadline):
-        """One process from start to end, and what memory it takes."""
-        args = ["chat", "-q", "-m", str(self.model), "-b", self.arguments.backend, "-n", "8", "--ignore-eos"]
+        """One session from start to end, and what memory its processes take."""
         cache = self.work / "conversation"
         cache.mkdir(mode=0o700)
-        process, mark = self.start(args, cache=cache, stdin=subprocess.PIPE)
+        process, mark = self.start(self.chat_args(), cache=cache, stdin=subprocess.PIPE)
         errors = []
         threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True).start()
         warm = last = None
         turns = 0
-        while time.monotonic() < deadline and process.poll() is None:
+        while self.goes_on(deadline) and process.poll() is None:
             for prompt, reply in zip(PROMPTS, self.replies):
                 process.stdin.write(f"{prompt}\n/reset\n")
                 process.stdin.flush()
@@ -315,7 +324,7 @@ class Soak:
                     process.kill()
                     return
                 turns += 1
-            last = resident(process.pid) or last
+            last = sum(resident(pid) for pid, _ in marked(mark)) or last
             if turns >= 40 and warm is None:
                 warm = last
             time.sleep(0.2)
@@ -328,6 +337,9 @@ class Soak:
         self.summary = f"conversation: {turns} turns, {last} KiB resident, {grown:+} KiB since turn 40"
         if grown > GROWTH:
             self.fail("conversation", f"grew by {grown} KiB over {turns} turns")
+
+    def goes_on(self, deadline):
+        return time.monotonic() < deadline and not self.stopped.is_set()
 
     # --- all of it ---------------------------------------------------------------------------------
 
@@ -343,8 +355,7 @@ class Soak:
             self.expected[prompt] = json.loads(out)["tokens"]
             if len(self.expected[prompt]) != TOKENS:
                 raise SystemExit(f"the reference gives {len(self.expected[prompt])} tokens, not {TOKENS}")
-        args = ["chat", "-q", "-m", str(self.model), "-b", "reference-cpu", "-n", "8", "--ignore-eos"]
-        process, mark = self.start(args, stdin=subprocess.PIPE)
+        process, mark = self.start(self.chat_args("reference-cpu"), stdin=subprocess.PIPE)
         lines = "".join(f"{p}\n/reset\n" for p in PROMPTS)
         code, self.conversation, err = self.finish("prepare", process, mark, text=lines)
         self.replies = self.conversation.splitlines(keepends=True)
@@ -353,6 +364,8 @@ class Soak:
         # Undisturbed, the backend gives what the reference gives: what differs later was disturbed.
         for prompt in PROMPTS:
             self.check_answer("undisturbed", prompt, run(self.generate_args(prompt)))
+            if self.failures:
+                raise SystemExit("the backend fails undisturbed")
         self.mount()
 
     def mount(self):
@@ -371,13 +384,13 @@ class Soak:
             (3, self.session_cache_deleted), (2, self.session_cache_damaged), (2, self.session_full_disk),
             (2, self.session_chat), (1, self.session_bench), (3, self.session_import),
         ]  # fmt: skip
-        if self.arguments.isolate:
+        if self.arguments.isolate or self.arguments.mixed:
             sessions.append((4, self.session_child_killed))
         weights = [w for w, _ in sessions]
 
         def worker(number):
             rng = random.Random(self.arguments.seed * 1000 + number)
-            while time.monotonic() < deadline:
+            while self.goes_on(deadline):
                 session = rng.choices(sessions, weights)[0][1]
                 try:
                     session(rng)
@@ -390,18 +403,34 @@ class Soak:
         for thread in threads:
             thread.start()
         told = 0
-        while any(t.is_alive() for t in threads):
-            time.sleep(0.5)
-            minutes = int((time.monotonic() - start) / 60)
-            if minutes > told:
-                told = minutes
-                print(f"{minutes} min: {sum(self.counts.values())} runs, {len(self.failures)} failures", flush=True)
+        try:
+            while any(t.is_alive() for t in threads):
+                time.sleep(0.5)
+                minutes = int((time.monotonic() - start) / 60)
+                if minutes > told:
+                    told = minutes
+                    print(f"{minutes} min: {sum(self.counts.values())} runs, {len(self.failures)} failures", flush=True)
+        finally:
+            # Interrupted, what runs comes to its end, and nothing follows.
+            self.stopped.set()
+            for thread in threads:
+                thread.join()
         self.check_cache("end", self.cache)
 
     def close(self):
         if self.tmpfs:
             subprocess.run(["umount", str(self.tmpfs)], check=False)
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def communicate(process, text):
+    """What a process says until its end. Waits in steps: a clock that jumps brings nobody to an end."""
+    for step in range(LIMIT):
+        try:
+            return process.communicate(text if step == 0 else None, timeout=1)
+        except subprocess.TimeoutExpired:
+            if step == LIMIT - 1:
+                raise
 
 
 def marked(session):
@@ -421,14 +450,14 @@ def marked(session):
 
 
 def resident(pid):
-    """KiB that a process has resident."""
+    """KiB that a process has resident; 0 where it is gone."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1])
     except OSError:
         pass
-    return None
+    return 0
 
 
 def remove(place):
@@ -446,12 +475,18 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 20))
     parser.add_argument("--isolate", action="store_true", help="run plugins in a process of their own, and kill it")
+    parser.add_argument("--mixed", action="store_true", help="run half of them so")
     soak = Soak(parser.parse_args())
     print(f"seed {soak.arguments.seed}", flush=True)
+    # Also where it was started in the background, or is ended: there is a file system to unmount.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         soak.prepare()
         print(f"a full disk is {'a small tmpfs' if soak.tmpfs else 'a limit on the size of files'}", flush=True)
         soak.run()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
     finally:
         soak.close()
     for what, count in sorted(soak.counts.items()):

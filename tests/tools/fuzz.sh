@@ -4,7 +4,7 @@
 #   FUZZ_SECONDS  seconds a target (60)
 #   FUZZ_RUNS     executions a target, instead of seconds
 #   FUZZ_JOBS     targets at a time (1)
-#   FUZZ_TIMEOUT  most seconds for one input (1); more where the machine has other work, or they count too
+#   FUZZ_TIMEOUT  most seconds for one input that waits (10); of the processors' time it gets one
 #   FUZZ_MEMORY   most MiB a fuzzer may take (2048)
 #
 # What libFuzzer found out about a parser grows in target/fuzz/corpus and is used again. An input that
@@ -48,7 +48,7 @@ fuzz() {
     local extra=()
     if [[ -e fuzz/dictionaries/$target.dict ]]; then extra+=("-dict=fuzz/dictionaries/$target.dict"); fi
     if [[ -d fuzz/cases/$target ]]; then extra+=("fuzz/cases/$target"); fi
-    "$out/build/$triple/release/$target" "${limits[@]}" -timeout="${FUZZ_TIMEOUT:-1}" -max_len=12288 -print_final_stats=1 \
+    "$out/build/$triple/release/$target" "${limits[@]}" -timeout="${FUZZ_TIMEOUT:-10}" -max_len=12288 -print_final_stats=1 \
         -rss_limit_mb="${FUZZ_MEMORY:-2048}" -artifact_prefix="$out/found/$target/" \
         "$out/corpus/$target" "fuzz/seeds/$target" "${extra[@]}" >"$log" 2>&1 || rc=$?
     awk -v target="$target" -v rc="$rc" '

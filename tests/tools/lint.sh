@@ -6,7 +6,10 @@ source "$(dirname "$0")/common.sh"
 cd "$root"
 need_cargo
 
-fmt() { cargo fmt --all --check; }
+fmt() {
+    cargo fmt --all --check
+    cargo fmt --manifest-path fuzz/Cargo.toml --check
+}
 
 # The bindings are checked against a runtime, so that has to be there. Drivers that need a runtime of
 # their own are features, checked where that is built.
@@ -23,7 +26,11 @@ docs() {
 
 # Licences, sources and banned crates. Advisories need a database that is not a package, so they are
 # checked by hand: `cargo deny check advisories`.
-deny() { "$(tests/tools/lint-tools.sh)/cargo-deny" --locked check bans licenses sources; }
+deny() {
+    "$(tests/tools/lint-tools.sh)/cargo-deny" --locked check bans licenses sources
+    # The fuzzers are a workspace of their own, whose lock file nothing else looks at.
+    cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+}
 
 shell() {
     git ls-files -z '*.sh' .ci/run | xargs -0 "$(tests/tools/lint-tools.sh)/shellcheck" --external-sources

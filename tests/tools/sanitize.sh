@@ -8,7 +8,8 @@
 #   thread    sessions side by side under ThreadSanitizer, with a standard library built for it
 #
 # The last three need a nightly toolchain (SANITIZE_TOOLCHAIN, default `nightly`), miri its component of
-# that name, thread the component rust-src. A part that this machine cannot run is skipped, and says why.
+# that name, thread the component rust-src. A part that this machine cannot run is skipped and says why; one
+# that fails does not keep the others from running. Closes with a line a part; exit code 1 where one failed.
 set -euo pipefail
 # shellcheck source=tests/tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -19,14 +20,19 @@ need_cc
 toolchain=${SANITIZE_TOOLCHAIN:-nightly}
 triple=$(rustc -vV | sed -n 's/^host: //p')
 out=$root/target/sanitize
-skip() { say "skipped: $*"; }
+# What is not there is not installed by the way.
+export RUSTUP_AUTO_INSTALL=0
 
+# skip WHY: ends a part.
+skip() {
+    say "skipped $*"
+    exit 77
+}
 # component NAME: whether the toolchain has it.
-component() { rustup component list --toolchain "$toolchain" --installed 2>/dev/null | grep -q "^$1"; }
+component() { grep -q "^$1" <<<"$(rustup component list --toolchain "$toolchain" --installed 2>/dev/null)"; }
 nightly() {
-    cargo "+$toolchain" --version >/dev/null 2>&1 && return
-    skip "$1: there is no toolchain '$toolchain' (rustup toolchain install nightly)"
-    return 1
+    cargo "+$toolchain" --version >/dev/null 2>&1 ||
+        skip "$1: there is no toolchain '$toolchain' (rustup toolchain install nightly)"
 }
 
 shim() {
@@ -35,12 +41,13 @@ shim() {
 }
 
 program() {
-    have valgrind || { skip "program: valgrind is not installed"; return; }
+    have valgrind || skip "program: valgrind is not installed"
     csrc/build-runtime.sh build >/dev/null
     cargo build --locked -p halfhitch -p halfhitch-xla-iree-local-task
     tests/tools/install-plugins.sh debug local-task
-    local work compile
+    local compile
     work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
     compile=$(csrc/build-runtime.sh compiler)
     # Valgrind knows neither AVX-512 nor io_uring: code is made for a processor that it knows, and see
     # csrc/tests/no_io_uring.c.
@@ -48,7 +55,7 @@ program() {
         local cpu=--iree-llvmcpu-target-cpu
         # What is quoted is for the script that is written.
         # shellcheck disable=SC2016
-        printf '#!/usr/bin/env bash\nexec %q "${@/%s=host/%s=x86-64-v3}"\n' "$compile" $cpu $cpu >"$work/iree-compile"
+        printf '#!/usr/bin/env bash\nexec %q "${@/%s=host/%s=x86-64-v3}"\n' "$compile" "$cpu" "$cpu" >"$work/iree-compile"
         chmod 755 "$work/iree-compile"
         compile=$work/iree-compile
     fi
@@ -63,16 +70,18 @@ program() {
     # Plugins stay loaded to the end, and threads with them: what they hold is reachable, not lost.
     "${run[@]}" "$work/no_io_uring" valgrind --quiet --error-exitcode=9 --leak-check=full \
         --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes \
+        --suppressions=tests/tools/valgrind.supp \
         target/debug/halfhitch "${args[@]}" >"$work/valgrind.json"
     cmp <(python3 -c 'import json,sys; print(json.load(sys.stdin)["tokens"])' <"$work/plain.json") \
         <(python3 -c 'import json,sys; print(json.load(sys.stdin)["tokens"])' <"$work/valgrind.json")
     say "program: no error under valgrind, and the same tokens"
-    rm -rf "$work"
 }
 
 miri() {
-    nightly miri || return 0
-    component miri || { skip "miri: rustup component add --toolchain $toolchain miri rust-src"; return; }
+    nightly miri
+    if ! component miri || ! component rust-src; then
+        skip "miri: rustup component add --toolchain $toolchain miri rust-src"
+    fi
     # Properties are tried a few times: Miri takes a thousand times as long. It has no files or libraries
     # of another language, so the parts that map files and load plugins are for the other tools.
     PROPTEST_CASES=4 MIRIFLAGS=-Zmiri-disable-isolation cargo "+$toolchain" miri test --locked \
@@ -80,7 +89,7 @@ miri() {
 }
 
 address() {
-    nightly address || return 0
+    nightly address
     # Leaks are not looked for: proptest and the tokenizers keep statics.
     ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS=-Zsanitizer=address cargo "+$toolchain" test --locked \
         --target "$triple" --target-dir "$out/address" -p halfhitch --lib --test checkpoint_folders \
@@ -88,20 +97,42 @@ address() {
 }
 
 thread() {
-    nightly thread || return 0
-    component rust-src || { skip "thread: rustup component add --toolchain $toolchain rust-src"; return; }
+    nightly thread
+    component rust-src || skip "thread: rustup component add --toolchain $toolchain rust-src"
     RUSTFLAGS=-Zsanitizer=thread \
         cargo "+$toolchain" test --locked -Zbuild-std --target "$triple" --target-dir "$out/thread" \
         -p halfhitch-reference-cpu -p halfhitch-suite --test reference-cpu
 }
 
-for part in "${@:-all}"; do
-    case $part in
-    all) for each in shim program miri address thread; do
-        say "sanitize: $each"
-        $each
-    done ;;
-    shim | program | miri | address | thread) $part ;;
-    *) die "unknown part: $part" "one of shim, program, miri, address, thread" ;;
+parts=(shim program miri address thread)
+# One part, in a shell of its own: an error ends it and not the rest.
+if [[ ${1:-} == --part ]]; then
+    case $2 in
+    shim) shim ;;
+    program) program ;;
+    miri) miri ;;
+    address) address ;;
+    thread) thread ;;
+    esac
+    exit
+fi
+if [[ $# -gt 0 && $* != all ]]; then
+    for part in "$@"; do
+        [[ " ${parts[*]} " == *" $part "* ]] || die "unknown part: $part" "one of ${parts[*]}"
+    done
+    parts=("$@")
+fi
+results=() failed=0
+for part in "${parts[@]}"; do
+    say "sanitize: $part"
+    rc=0
+    tests/tools/sanitize.sh --part "$part" || rc=$?
+    case $rc in
+    0) results+=("$part: ok") ;;
+    77) results+=("$part: skipped") ;;
+    130) exit 130 ;;
+    *) results+=("$part: FAILED") failed=1 ;;
     esac
 done
+printf '%s\n' "${results[@]}"
+exit $failed

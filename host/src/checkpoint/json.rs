@@ -116,9 +116,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A key's full name, `outer.inner`.
+    /// A key's full name, `outer.inner`, fit for an error: keys can be the file's, like its values.
     pub(super) fn name(&self, key: &str) -> String {
-        format!("{}{key}", self.path)
+        one_line(format_args!("{}{key}", self.path))
     }
 
     /// Whether the key is there, be it null.

@@ -261,6 +261,14 @@ mod tests {
                 json!({"quantization": {"model.norm": "x"}}),
                 "quantization.model.norm",
             ),
+            (
+                json!({"quantization": {"a.\u{1b}\n": "x"}}),
+                "quantization.a.\\u{1b}\\n is the string",
+            ),
+            (
+                json!({"quantization": {"a.\u{7f}": {"bits": -4}}}),
+                "quantization.a.\\u{7f}.bits is -4",
+            ),
         ];
         for (config, text) in cases {
             let e = parse(config).unwrap_err();

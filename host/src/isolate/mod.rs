@@ -22,6 +22,8 @@ mod call;
 pub mod child;
 #[cfg(target_os = "linux")]
 pub mod frame;
+#[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
+pub(crate) mod fuzzing;
 #[cfg(target_os = "linux")]
 mod log;
 #[cfg(target_os = "linux")]
