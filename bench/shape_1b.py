@@ -19,13 +19,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 2048, 16, 32, 8, 64, 8192, 128256
-CONTEXT, EPSILON, THETA, GROUP, SEED = 8192, 1e-5, 500000.0, 64, 20260401
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu"))
+import models
+from models import CONTEXT, EPSILON, FFN, GROUP, HEAD, HEADS, HIDDEN, KV, KV_HEADS, LAYERS, SEED, THETA, VOCABULARY
 
 # Scale of a uniform 4-bit weight: its deviation is 4.3 times this, about 0.02.
 SCALE = 0.0046
 
-KV = KV_HEADS * HEAD
 # Name in a checkpoint, name in GGUF, shape, heads by which GGUF orders rows.
 LAYER = [
     ("input_layernorm", "attn_norm", (HIDDEN,), 0),
@@ -91,28 +91,7 @@ def announced():
 
 
 def write_config(folder):
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": HIDDEN,
-        "intermediate_size": FFN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "max_position_embeddings": CONTEXT,
-        "rms_norm_eps": EPSILON,
-        "rope_theta": THETA,
-        "rope_scaling": None,
-        "tie_word_embeddings": True,
-        "vocab_size": VOCABULARY,
-        "torch_dtype": "float16",
-        "quantization": {"group_size": GROUP, "bits": 4},
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(models.config(4), indent=2) + "\n")
 
 
 def open_gguf(path, kind):

@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 2048, 16, 32, 8, 64, 8192, 128256
-GROUP, SEED = 64, 20260401
+CONTEXT, EPSILON, THETA, GROUP, SEED = 8192, 1e-5, 500000.0, 64, 20260401
 KV = KV_HEADS * HEAD
 LAYER = [
     ("input_layernorm", (HIDDEN,)),
@@ -47,9 +47,9 @@ def config(bits):
         "head_dim": HEAD,
         "attention_bias": False,
         "mlp_bias": False,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": EPSILON,
+        "rope_theta": THETA,
         "rope_scaling": None,
         "tie_word_embeddings": True,
         "vocab_size": VOCABULARY,
