@@ -115,7 +115,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> SeamResult<()> {
 /// Whether two names lead to one place, which need not be there.
 ///
 /// # Errors
-/// As [`follow`].
+/// `Io` for links that lead in a circle.
 pub fn one_place(a: &Path, b: &Path) -> SeamResult<bool> {
     let place = |path| {
         let path = follow(path)?;
