@@ -92,12 +92,19 @@ impl XlaIreeBackend {
         };
         let runtime = Runtime::new(Some(Box::new(sink))).map_err(seam_error)?;
         let drivers = runtime.drivers();
-        if !drivers.contains(&options.driver) || Target::for_driver(&options.driver).is_none() {
+        if !drivers.contains(&options.driver) {
             return Err(SeamError::new(
                 ErrorCode::NotFound,
                 format!("no driver `{}` in this build", options.driver),
             )
             .hint(format!("there is {}", drivers.join(", "))));
+        }
+        if Target::for_driver(&options.driver).is_none() {
+            return Err(SeamError::new(
+                ErrorCode::NotFound,
+                format!("no code can be made for the driver `{}`", options.driver),
+            )
+            .hint("its plugin names none of the compiler's backends for it: docs/new-driver.md"));
         }
         Ok(Self {
             runtime,
