@@ -13,7 +13,8 @@ skip() {
     exit 0
 }
 
-ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' ||
+# Read to its end: a reader that stops at the first match fails the whole pipe.
+ldconfig -p 2>/dev/null | grep 'libvulkan\.so\.1' >/dev/null ||
     skip "libvulkan.so.1 is not there (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
 cargo build --locked -p halfhitch -p halfhitch-xla-iree-local-task
 tests/tools/build-plugin.sh debug vulkan
