@@ -1,5 +1,5 @@
 // iree-compile --iree-input-type=auto --iree-opt-level=O2 --iree-hal-target-backends=vulkan-spirv
-//   --iree-vulkan-target=vp_android_baseline_2022 spirv-softmax.mlir -o /tmp/m.vmfb
+//   --iree-vulkan-target=vp_android_baseline_2022 spirv-softmax.mlir -o spirv-softmax.vmfb
 // error: function 'softmax_dispatch_0_reduction_9xD_f32' uses 324259173170675804 bytes of shared memory
 // With --iree-vulkan-target=ampere, or with a length that is known, it compiles.
 func.func @softmax(%scores: tensor<3x3x?xf32>) -> tensor<3x3x?xf32> {

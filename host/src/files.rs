@@ -119,7 +119,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> SeamResult<()> {
 pub fn one_place(a: &Path, b: &Path) -> SeamResult<bool> {
     let place = |path| {
         let path = follow(path)?;
-        let within = fs::canonicalize(folder(&path)).ok();
+        // A folder that is not there is known by its name alone.
+        let within = fs::canonicalize(folder(&path)).unwrap_or_else(|_| folder(&path).to_owned());
         SeamResult::Ok((within, path.file_name().map(ToOwned::to_owned)))
     };
     Ok(place(a)? == place(b)?)

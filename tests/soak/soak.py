@@ -31,14 +31,12 @@ import threading
 import time
 from pathlib import Path
 
+from processes import LIMIT, MARK, communicate, marked, remove, resident
+
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "gguf" / "llama-q4_1.gguf"
-MARK = "HALFHITCH_SOAK"
 PROMPTS = ["Hello", "1 2 3 4", "The capital of France is", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "x"]
 TOKENS = 24
-# A session that hangs is a failure, not the end of the soak: seconds, of which a pause of the whole machine
-# counts for one. The first session compiles.
-LIMIT = 600
 # Looks, 50 ms apart, until a session's processes must be gone.
 LOOKS = 40
 # What a conversation may grow by once it is warm, in KiB: allocators keep a little of everything.
@@ -421,51 +419,6 @@ class Soak:
         if self.tmpfs:
             subprocess.run(["umount", str(self.tmpfs)], check=False)
         shutil.rmtree(self.work, ignore_errors=True)
-
-
-def communicate(process, text):
-    """What a process says until its end. Waits in steps: a clock that jumps brings nobody to an end."""
-    for step in range(LIMIT):
-        try:
-            return process.communicate(text if step == 0 else None, timeout=1)
-        except subprocess.TimeoutExpired:
-            if step == LIMIT - 1:
-                raise
-
-
-def marked(session):
-    """Processes that carry a session's mark and run, with their names."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if f"{MARK}={session}".encode() in (entry / "environ").read_bytes():
-                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                if state not in "ZX":
-                    found.append((int(entry.name), (entry / "comm").read_text().strip()))
-        except OSError:
-            continue
-    return found
-
-
-def resident(pid):
-    """KiB that a process has resident; 0 where it is gone."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return 0
-
-
-def remove(place):
-    """A file or a folder, which may go by itself meanwhile."""
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place, ignore_errors=True)
-    else:
-        place.unlink(missing_ok=True)
 
 
 def main():

@@ -48,6 +48,7 @@ fn build() -> Result<(), String> {
         "xla_iree",
         "xla_iree.h",
         "build_runtime.py",
+        "iree_corrections.py",
         "runtime/CMakeLists.txt",
         "source/Cargo.lock",
     ] {

@@ -178,6 +178,7 @@ pub fn identify(path: &Path, wanted: &str, cache: Option<&Cache>) -> SeamResult<
     if let (Some(cache), Ok(text)) = (cache, serde_json::to_vec(&memo))
         && cache.read_note(LAST).as_ref() != Some(&text)
     {
+        // A cache that takes no notes needs its compiler again, no more.
         let _ = cache.write_note(LAST, &text);
     }
     Ok(Tool {

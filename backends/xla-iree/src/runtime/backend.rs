@@ -24,7 +24,7 @@ use crate::compiler::target::VARIABLE;
 use crate::compiler::{Cache, Compiler, CompilerOptions, Target};
 use crate::emitter::Source;
 
-/// Most threads of a device: what the runtime's task topology is made for.
+/// Most threads of a device, as the shim has it: `HH_MAX_WORKERS`, what the runtime's task topology is made for.
 const MAX_WORKERS: usize = 64;
 
 /// When steps are compiled.
