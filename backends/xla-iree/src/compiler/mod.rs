@@ -5,6 +5,7 @@ pub mod cache;
 mod child;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod probe;
 mod report;
 pub mod stats;
 pub mod target;
@@ -195,6 +196,17 @@ impl Compiler {
         }
     }
 
+    /// What a graph's code depends on, as one hash.
+    fn key(&self, graph: &str, target: &Target) -> String {
+        cache::key(&[
+            graph.as_bytes(),
+            target.flags.join("\n").as_bytes(),
+            target.machine.as_bytes(),
+            self.tool.content.as_bytes(),
+            self.tool.version.as_bytes(),
+        ])
+    }
+
     fn one(
         &self,
         graph: &str,
@@ -202,14 +214,7 @@ impl Compiler {
         control: &Control<'_>,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
-        let flags = target.flags.join("\n");
-        let key = cache::key(&[
-            graph.as_bytes(),
-            flags.as_bytes(),
-            target.machine.as_bytes(),
-            self.tool.content.as_bytes(),
-            self.tool.version.as_bytes(),
-        ]);
+        let key = self.key(graph, target);
         let Some(cache) = &self.cache else {
             return self.run(graph, target, &key, tick);
         };

@@ -21,7 +21,7 @@ use super::steps::{Cut, Steps};
 use super::tune::{Identity, Store, Tuner};
 use super::upload::upload;
 use crate::compiler::target::VARIABLE;
-use crate::compiler::{Cache, Compiler, CompilerOptions, Target};
+use crate::compiler::{Cache, Compiler, CompilerOptions, Target, probe};
 use crate::emitter::Source;
 
 /// Most threads of a device, as the shim has it: `HH_MAX_WORKERS`, what the runtime's task topology is made for.
@@ -77,6 +77,8 @@ pub struct XlaIreeBackend {
     options: BackendOptions,
     /// Devices that passed the self-test.
     tested: Mutex<BTreeSet<DeviceId>>,
+    /// Targets whose formats were tried: as devices tell them, and without what does not compile.
+    settled: Mutex<Vec<(Target, Target)>>,
 }
 
 impl XlaIreeBackend {
@@ -110,6 +112,7 @@ impl XlaIreeBackend {
             runtime,
             options,
             tested: Mutex::default(),
+            settled: Mutex::default(),
         })
     }
 
@@ -131,12 +134,7 @@ impl XlaIreeBackend {
         if !options.cache.as_deref().is_some_and(Cache::has_answers) {
             return Vec::new();
         }
-        let cancel = CancelToken::new();
-        let control = Control {
-            cancel: &cancel,
-            observer: &NoObserver,
-        };
-        let compiler = match Compiler::open(options, &control) {
+        let compiler = match unseen(|control| Compiler::open(options, control)) {
             Ok(compiler) => compiler,
             Err(e) => {
                 tracing::debug!("without what was tuned: {e}");
@@ -175,7 +173,32 @@ impl XlaIreeBackend {
                 None
             })?
         };
-        Target::for_device(&self.options.driver, &told, self.options.target.as_deref())
+        let target =
+            Target::for_device(&self.options.driver, &told, self.options.target.as_deref())?;
+        match device {
+            Some(_) if !is_local(&self.options.driver) => self.settle(target),
+            _ => Ok(target),
+        }
+    }
+
+    /// The target without the formats that do not compile for it, which is tried once.
+    fn settle(&self, target: Target) -> SeamResult<Target> {
+        let mut settled = self.settled.lock();
+        if let Some((_, known)) = settled.iter().find(|(told, _)| *told == target) {
+            return Ok(known.clone());
+        }
+        let mut known = target.clone();
+        unseen(
+            |control| match Compiler::open(&self.options.compiler, control) {
+                Ok(compiler) => probe::settle(&compiler, &mut known, control),
+                Err(e) => {
+                    tracing::debug!("formats are not tried: {e}");
+                    Ok(())
+                }
+            },
+        )?;
+        settled.push((target, known.clone()));
+        Ok(known)
     }
 
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
@@ -268,7 +291,11 @@ impl ComputeBackend for XlaIreeBackend {
     ) -> SeamResult<Option<GraphReport>> {
         let (target, capabilities) = match &request.target {
             Some(name) => {
-                let target = Target::named(name)?;
+                // A session asks which formats compile before it is planned, so this is made ahead, too.
+                let target = match request.ahead {
+                    true => self.settle(Target::named(name)?)?,
+                    false => Target::named(name)?,
+                };
                 let capabilities = graph::imagined(&target, name);
                 (target, capabilities)
             }
@@ -345,6 +372,14 @@ impl ComputeBackend for XlaIreeBackend {
             steps,
         )))
     }
+}
+
+/// Work that nobody waits for by name: it is not cancelled and shows no progress.
+fn unseen<T>(work: impl FnOnce(&Control<'_>) -> T) -> T {
+    work(&Control {
+        cancel: &CancelToken::new(),
+        observer: &NoObserver,
+    })
 }
 
 fn is_local(driver: &str) -> bool {
