@@ -5,6 +5,9 @@
 //! what it loads and writes with those rights.
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
+
+use crate::{SeamError, SeamResult};
 
 /// Whether the process has rights that whoever started it has not.
 pub fn elevated() -> bool {
@@ -38,4 +41,42 @@ pub fn path_variable(name: &str) -> Option<OsString> {
         return None;
     }
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The value of an environment variable that is a whole number; nothing where it is not set or empty.
+///
+/// # Errors
+/// `InvalidInput` where it is anything else, or out of `range`.
+pub fn number(name: &str, range: RangeInclusive<u64>) -> SeamResult<Option<u64>> {
+    match std::env::var_os(name) {
+        Some(value) if !value.is_empty() => parse(name, &value.to_string_lossy(), range).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn parse(name: &str, text: &str, range: RangeInclusive<u64>) -> SeamResult<u64> {
+    let number = text.trim().parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| {
+        SeamError::invalid_input(format!("{name}={}", text.escape_debug())).hint(format!(
+            "a whole number from {} to {}, or unset it",
+            range.start(),
+            range.end()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_one_of_its_range() {
+        assert_eq!(parse("N", "4", 1..=64).unwrap(), 4);
+        assert_eq!(parse("N", " 64 ", 1..=64).unwrap(), 64);
+        for text in ["0", "65", "four", "-1", "4.0", "18446744073709551616"] {
+            let e = parse("N", text, 1..=64).unwrap_err();
+            assert!(e.to_string().contains(&format!("N={text}")), "{e}");
+        }
+        assert_eq!(number("HALFHITCH_NO_SUCH_NUMBER", 1..=2).unwrap(), None);
+    }
 }

@@ -59,6 +59,11 @@ fn known_failures_pass_and_stale_ones_fail() {
     let args = ["--expect-failure", "shapes/*", "--only", CASE, "--json"];
     let out = bench.conformance("", &args);
     assert_eq!(out.status.code(), Some(0), "{}", stdout(&out));
+    // One that no case has is, whatever else is chosen.
+    let args = ["--expect-failure", "shapes/gone", "--only", CASE];
+    let out = bench.conformance("", &args);
+    assert_eq!(out.status.code(), Some(1), "{}", stdout(&out));
+    assert!(stdout(&out).contains("shapes/gone"), "{}", stdout(&out));
     fs::write(&list, "two names # reason\n").unwrap();
     let out = bench.conformance("", &listed);
     assert_eq!(out.status.code(), Some(1));

@@ -18,7 +18,7 @@ use halfhitch_xla_iree::{BackendOptions, CompileAt, XlaIreeBackend};
 
 /// Steps are compiled when they are needed: a test then pays for no more than it runs.
 fn backend(driver: &str) -> XlaIreeBackend {
-    let mut options = BackendOptions::for_driver(driver);
+    let mut options = BackendOptions::for_driver(driver).expect("options");
     options.workers = 2;
     options.compiler.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
     options.compile_at = CompileAt::FirstUse;

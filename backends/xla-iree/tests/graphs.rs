@@ -94,7 +94,7 @@ fn request(matrices: WeightForm, target: Option<&str>) -> GraphRequest {
 }
 
 fn graph(request: &GraphRequest) -> SeamResult<GraphReport> {
-    let backend = XlaIreeBackend::new(BackendOptions::for_driver("local-task"))?;
+    let backend = XlaIreeBackend::new(BackendOptions::for_driver("local-task")?)?;
     let cancel = CancelToken::new();
     let control = Control {
         cancel: &cancel,

@@ -12,7 +12,7 @@ use halfhitch_xla_iree_sys::IREE_VERSION;
 
 #[test]
 fn a_format_that_the_compiler_fails_on_is_not_offered() {
-    let mut options = CompilerOptions::from_environment(IREE_VERSION);
+    let mut options = CompilerOptions::from_environment(IREE_VERSION).expect("options");
     options.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
     let cancel = CancelToken::new();
     let compiler = Compiler::open(&options, &control(&cancel)).expect("a compiler");

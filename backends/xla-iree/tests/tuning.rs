@@ -70,7 +70,7 @@ fn model() -> Generated {
 
 /// A backend whose answers are in `folder`, and whose modules are kept from run to run.
 fn backend(folder: &Path) -> XlaIreeBackend {
-    let mut options = BackendOptions::for_driver("local-task");
+    let mut options = BackendOptions::for_driver("local-task").expect("options");
     options.workers = 2;
     options.compile_at = CompileAt::FirstUse;
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules");

@@ -130,7 +130,7 @@ fn aligned_weights_are_not_copied_and_never_written() {
         })
         .sum();
     for driver in ["local-task", "local-sync"] {
-        let mut options = BackendOptions::for_driver(driver);
+        let mut options = BackendOptions::for_driver(driver).expect("options");
         options.compiler.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
         options.compile_at = CompileAt::FirstUse;
         let backend = XlaIreeBackend::new(options).unwrap();

@@ -17,6 +17,9 @@ const EXPECTED: &str = "expected.json";
 /// Most bytes of it.
 const MOST: u64 = 64 << 20;
 
+/// What the names of these cases begin with.
+pub const CHECKPOINTS: &str = "checkpoints/";
+
 /// Most folders.
 const FOLDERS: usize = 1000;
 
@@ -80,7 +83,7 @@ fn read(folder: &PathBuf) -> SeamResult<(String, std::sync::Arc<Grounded>)> {
         }
     };
     let name: String = name.chars().map(plain).collect();
-    let name = format!("checkpoints/{name}");
+    let name = format!("{CHECKPOINTS}{name}");
     let model = Generated {
         name: name.clone(),
         spec: checkpoint.spec().clone(),

@@ -21,7 +21,7 @@ mod models;
 mod report;
 mod subject;
 
-pub use checkpoints::checkpoint_tests;
+pub use checkpoints::{CHECKPOINTS, checkpoint_tests};
 pub use confined::{Answer, confine, limit_memory};
 pub use folder::{TOKENS, save};
 pub use html::html;

@@ -169,7 +169,10 @@ fn check_identity(manifest: &Manifest, backend: &dyn ComputeBackend) -> SeamResu
         ErrorCode::Incompatible,
         format!("it calls itself `{name}`, its manifest `{}`", manifest.name),
     )
-    .hint("make the manifest again with `halfhitch plugin-manifest`"))
+    .hint(format!(
+        "make the manifest again: `halfhitch plugin-manifest LIBRARY --name {}`, and --driver if it has one",
+        name.escape_debug()
+    )))
 }
 
 /// Every plugin in the folders of `path`, in order. Where two have the same name the first counts and

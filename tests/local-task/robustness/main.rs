@@ -71,6 +71,26 @@ fn without_the_compiler_one_line_says_how_to_get_it() {
 }
 
 #[test]
+fn a_number_in_the_environment_that_is_none_is_told() {
+    let bench = Bench::cold();
+    for (name, value) in [
+        ("HALFHITCH_THREADS", "four"),
+        ("HALFHITCH_THREADS", "65"),
+        ("HALFHITCH_COMPILE_TIMEOUT", "0"),
+        ("HALFHITCH_ISOLATE_TIMEOUT", "-1"),
+    ] {
+        let out = run(&bench, |c| {
+            c.env(name, value);
+        });
+        assert!(matches!(out.status.code(), Some(1 | 2)), "{name}={value}");
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(text.contains(value), "{name}={value}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+    lists_the_reference(&bench);
+}
+
+#[test]
 fn without_its_linker_the_compiler_is_named_with_the_fix() {
     let bench = Bench::cold();
     let compiler = bench::compiler();

@@ -17,7 +17,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use halfhitch_seam::{CancelToken, Control, ErrorCode, Event, SeamError, SeamResult, Stage};
+use halfhitch_seam::{
+    CancelToken, Control, ErrorCode, Event, SeamError, SeamResult, Stage, environment,
+};
 use parking_lot::Mutex;
 
 pub use cache::{Cache, Entry};
@@ -27,6 +29,9 @@ use work::WorkFolder;
 
 /// How often a waiting caller hears that work goes on.
 const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Longest time limit of a module, in seconds: a day.
+const LONGEST: u64 = 86_400;
 
 /// Most compilers at once: each takes a core and some hundred megabytes.
 const AT_ONCE: usize = 4;
@@ -49,16 +54,18 @@ pub struct CompilerOptions {
 impl CompilerOptions {
     /// The default cache of at most 4 GiB, and 15 minutes a module, or what
     /// `HALFHITCH_COMPILE_TIMEOUT` says in seconds.
-    pub fn from_environment(version: &str) -> Self {
-        let seconds = std::env::var("HALFHITCH_COMPILE_TIMEOUT").ok();
-        let seconds = seconds.and_then(|s| s.parse().ok()).filter(|&s| s > 0);
-        Self {
+    ///
+    /// # Errors
+    /// `InvalidInput` where that is no number of seconds.
+    pub fn from_environment(version: &str) -> SeamResult<Self> {
+        let seconds = environment::number("HALFHITCH_COMPILE_TIMEOUT", 1..=LONGEST)?;
+        Ok(Self {
             places: Places::from_environment(),
             version: version.to_owned(),
             cache: Cache::default_root(),
             cache_limit: 4 << 30,
             time_limit: Duration::from_secs(seconds.unwrap_or(900)),
-        }
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use halfhitch_seam::{
     BackendIdentity, CacheAction, CacheReport, CancelToken, ComputeBackend, Control,
     DeviceCapabilities, DeviceId, DeviceInfo, ErrorCode, GraphReport, GraphRequest, MemoryInfo,
     NoObserver, OpenRequest, ResultExt, SeamError, SeamResult, Session, TuneReport, TuneRequest,
-    TunedContraction, negotiate,
+    TunedContraction, environment, negotiate,
 };
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
@@ -58,16 +58,19 @@ pub struct BackendOptions {
 impl BackendOptions {
     /// What suits a driver here: the environment's compiler, cache and targets
     /// ([`VARIABLE`]). `HALFHITCH_THREADS` sets the threads.
-    pub fn for_driver(driver: &str) -> Self {
-        let threads = std::env::var("HALFHITCH_THREADS").ok();
-        Self {
+    ///
+    /// # Errors
+    /// `InvalidInput` for a variable that is no number, or none of its range.
+    pub fn for_driver(driver: &str) -> SeamResult<Self> {
+        let threads = environment::number("HALFHITCH_THREADS", 0..=MAX_WORKERS as u64)?;
+        Ok(Self {
             driver: driver.to_owned(),
-            workers: threads.and_then(|t| t.parse().ok()).unwrap_or(0),
+            workers: threads.and_then(|t| u32::try_from(t).ok()).unwrap_or(0),
             worker_spin_us: 100,
             target: std::env::var(VARIABLE).ok().filter(|t| !t.is_empty()),
-            compiler: CompilerOptions::from_environment(IREE_VERSION),
+            compiler: CompilerOptions::from_environment(IREE_VERSION)?,
             compile_at: CompileAt::default(),
-        }
+        })
     }
 }
 
@@ -106,7 +109,10 @@ impl XlaIreeBackend {
                 ErrorCode::NotFound,
                 format!("no code can be made for the driver `{}`", options.driver),
             )
-            .hint("its plugin names none of the compiler's backends for it: docs/new-driver.md"));
+            .hint(
+                "`backend_of` in compiler/target.rs maps it to no backend of the compiler: \
+                 docs/new-driver.md, step 4",
+            ));
         }
         Ok(Self {
             runtime,
@@ -241,7 +247,8 @@ impl ComputeBackend for XlaIreeBackend {
         let found = self
             .runtime
             .devices(&self.options.driver)
-            .map_err(seam_error)?;
+            .map_err(seam_error)
+            .in_context(|| format!("the driver `{}`", self.options.driver))?;
         Ok(found
             .into_iter()
             .enumerate()

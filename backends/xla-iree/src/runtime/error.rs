@@ -45,6 +45,9 @@ pub fn seam_error(error: Error) -> SeamError {
             out.hint("use a shorter context, fewer sequences, packed weights or a smaller model")
         }
         Code::Unavailable => out.hint("the driver's system library or its device is not there"),
+        Code::Unimplemented => {
+            out.hint("IREE has not made this for the driver, or not on this system")
+        }
         _ => out,
     }
 }

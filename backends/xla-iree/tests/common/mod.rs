@@ -33,7 +33,7 @@ pub fn on_every_driver(check: impl Fn(&Rig)) {
             workers: 2,
             ..DeviceOptions::default()
         };
-        let mut compiler = CompilerOptions::from_environment(IREE_VERSION);
+        let mut compiler = CompilerOptions::from_environment(IREE_VERSION).expect("options");
         compiler.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
         let rig = Rig {
             device: runtime.open(&options).expect("a device"),

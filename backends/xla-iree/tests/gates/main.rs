@@ -70,7 +70,7 @@ fn judge(
 }
 
 fn report(targets: &[&str], forms: &[(&str, Precision)], shapes: &[Shape]) -> String {
-    let mut options = CompilerOptions::from_environment(IREE_VERSION);
+    let mut options = CompilerOptions::from_environment(IREE_VERSION).expect("options");
     options.cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
     let cancel = CancelToken::new();
     let control = Control {

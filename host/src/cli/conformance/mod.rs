@@ -13,14 +13,14 @@ use halfhitch_seam::{
 };
 use halfhitch_suite::catalogue::{Surroundings, catalogue, selects};
 use halfhitch_suite::expectations::Expectations;
-use halfhitch_suite::{Case, Miss, Subject, Test, Verdict, Watch, resources, run_tests};
+use halfhitch_suite::{Case, Miss, Subject, Test, Tier, Verdict, Watch, resources, run_tests};
 use serde_json::json;
 
 use super::args::ConformanceArgs;
 use super::failure::{Failure, exit, one_line};
 use super::{Context, output};
 use crate::conformance::{
-    self, Answer, CaseReport, Found, Outcome, Report, SubjectWish, SuiteSummary,
+    self, Answer, CHECKPOINTS, CaseReport, Found, Outcome, Report, SubjectWish, SuiteSummary,
 };
 use crate::engine::rss_bytes;
 use crate::files::{self, OutputFile};
@@ -50,13 +50,14 @@ pub fn run(args: &ConformanceArgs, context: &Context) -> Result<(), Failure> {
     if let Some(models) = args.random {
         return random(args, models, &subject, &capabilities, context);
     }
-    let tests = tests(args, &subject, context)?;
+    let Chosen { tests, names } = tests(args, &subject, context)?;
     if args.list {
         return list(args, &tests);
     }
     // What cannot be written must not show after minutes.
     let pages = context.interrupt.ending(|| pages(args))?;
-    let report = run_suite(args, &subject, &capabilities, &tests, expectations, context);
+    let expected = (expectations, names);
+    let report = run_suite(args, &subject, &capabilities, &tests, expected, context);
     finish(args, report, pages, context)
 }
 
@@ -98,18 +99,18 @@ fn read(path: &Path) -> SeamResult<String> {
     Ok(text)
 }
 
-/// The cases that were asked for.
-fn tests(
-    args: &ConformanceArgs,
-    subject: &Subject,
-    context: &Context,
-) -> Result<Vec<Test>, Failure> {
+/// The cases that were asked for, and the names of all that there are.
+struct Chosen {
+    tests: Vec<Test>,
+    names: Vec<String>,
+}
+
+fn tests(args: &ConformanceArgs, subject: &Subject, context: &Context) -> Result<Chosen, Failure> {
     let surroundings = Surroundings {
         resident: rss_bytes,
         confined: conformance::confine(confined_args(args, context)),
     };
-    let full = args.full || !args.only.is_empty();
-    let mut tests = catalogue(subject, full, surroundings).map_err(|miss| match miss {
+    let mut tests = catalogue(subject, true, surroundings).map_err(|miss| match miss {
         Miss::Fail(detail) | Miss::Unsupported(detail) => {
             SeamError::new(ErrorCode::Backend, detail)
         }
@@ -117,6 +118,10 @@ fn tests(
     for folder in &args.checkpoints {
         let more = conformance::checkpoint_tests(folder).in_context(|| "--checkpoints")?;
         tests.extend(more);
+    }
+    let names = tests.iter().map(|t| t.name.clone()).collect();
+    if !args.full && args.only.is_empty() {
+        tests.retain(|t| t.tier == Tier::Quick);
     }
     if !args.only.is_empty() {
         // A whole name means that case alone, whatever else begins so.
@@ -138,7 +143,7 @@ fn tests(
         .hint("`halfhitch conformance --list --full` prints every name")
         .into());
     }
-    Ok(tests)
+    Ok(Chosen { tests, names })
 }
 
 /// Arguments that make this program run the case in which memory runs out, on the same backend.
@@ -253,7 +258,7 @@ fn run_suite(
     subject: &Subject,
     capabilities: &DeviceCapabilities,
     tests: &[Test],
-    expectations: Expectations,
+    (expectations, names): (Expectations, Vec<String>),
     context: &Context,
 ) -> Report {
     let full = args.full || !args.only.is_empty();
@@ -274,10 +279,12 @@ fn run_suite(
     let ran = run_tests(subject, tests, limit, &mut progress);
     context.progress.clear();
     let interrupted = ran.cases.len() < tests.len();
-    // A line is stale where its cases ran; one that names no case at all is stale in a whole run.
+    // A line is stale where its cases ran, and where it names no case at all. Cases of folders that were not
+    // given are not known here.
     report.stale = progress.expectations.unused(|pattern| {
-        let all = args.only.is_empty() && !interrupted;
-        all || ran.cases.iter().any(|c| pattern.matches(&c.name))
+        let elsewhere = args.checkpoints.is_empty() && pattern.as_str().starts_with(CHECKPOINTS);
+        let names_one = elsewhere || names.iter().any(|name| pattern.matches(name));
+        !names_one || ran.cases.iter().any(|c| pattern.matches(&c.name))
     });
     // A case that is listed and passes has said so itself.
     let said = |name: &str| ran.cases.iter().any(|c| c.name == name);

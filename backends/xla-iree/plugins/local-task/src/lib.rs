@@ -3,6 +3,6 @@
 use halfhitch_xla_iree::{BackendOptions, XlaIreeBackend};
 
 halfhitch_seam::export_plugin!(|| {
-    let backend = XlaIreeBackend::new(BackendOptions::for_driver("local-task"))?;
+    let backend = XlaIreeBackend::new(BackendOptions::for_driver("local-task")?)?;
     Ok(Box::new(backend))
 });
