@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormSpec, RopeLayout,
-    RopeSpec,
-};
+use halfhitch_seam::model::PlainDecoder;
 use halfhitch_seam::{
     AffineScheme, Bits, DType, DeviceCapabilities, DeviceId, DeviceInfo, DeviceSampler, ErrorCode,
     GroupSize, LayerWeight, MemoryInfo, ModelFeature, ModelSpec, PlanRequest, Precision,
@@ -14,50 +11,17 @@ use halfhitch_seam::{
 };
 
 fn model() -> ModelSpec {
-    let layer = LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            scale: 0.25,
-            rope: Some(RopeSpec {
-                dims: 16,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 128,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    };
-    ModelSpec {
-        architecture: "llama".into(),
+    PlainDecoder {
         vocab_size: 96,
         hidden_size: 64,
+        intermediate: 128,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
         max_context: 512,
-        embedding_scale: 1.0,
-        layers: vec![layer.clone(), layer],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: true,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
     }
+    .spec()
 }
 
 fn scheme(bits: u32) -> AffineScheme {

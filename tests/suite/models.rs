@@ -4,10 +4,7 @@
 //! The numbers are chosen so that every part matters: biases are not zero, norm weights differ from
 //! one, logits stand apart. A backend that leaves a part out is far off, not slightly.
 
-use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, ModelSpec, NormSpec,
-    RopeLayout, RopeSpec,
-};
+use halfhitch_seam::model::{FeedForward, ModelSpec, PlainDecoder};
 use halfhitch_seam::quant::pack_row;
 use halfhitch_seam::{
     AffineScheme, AffineTensor, Bits, DType, GroupSize, LayerWeight, SeamResult, Tensor, Weight,
@@ -166,50 +163,20 @@ fn affine(
 
 /// The plain decoder that every other model varies: two layers, four heads on two, an untied head.
 pub fn plain_spec() -> ModelSpec {
-    let layer = LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 8,
-            scale: 8f32.sqrt().recip(),
-            rope: Some(RopeSpec {
-                dims: 8,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 48,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    };
-    ModelSpec {
-        architecture: "suite".into(),
+    let mut spec = PlainDecoder {
         vocab_size: 61,
         hidden_size: 32,
+        intermediate: 48,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
         max_context: 512,
-        embedding_scale: 1.0,
-        layers: vec![layer.clone(), layer],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: false,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
     }
+    .spec();
+    spec.architecture = "suite".into();
+    spec.head.tied = false;
+    spec
 }
 
 /// The plain decoder in f32.

@@ -1,9 +1,6 @@
 //! What decode steps cost as they are compiled, on every target that can be named: no device is used.
 
-use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormSpec, RopeLayout,
-    RopeSpec,
-};
+use halfhitch_seam::model::PlainDecoder;
 use halfhitch_seam::{
     AffineScheme, Bits, CancelToken, ComputeBackend, Control, DType, DeviceId, ErrorCode,
     GraphReport, GraphRequest, GroupSize, ModelSpec, NoObserver, PlanRequest, SeamResult,
@@ -13,50 +10,17 @@ use halfhitch_xla_iree::{BackendOptions, XlaIreeBackend};
 
 /// A plain llama of two layers, whose matrices are whole blocks of rows.
 fn llama() -> ModelSpec {
-    let layer = LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 32,
-            scale: 0.25,
-            rope: Some(RopeSpec {
-                dims: 32,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 256,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    };
-    ModelSpec {
-        architecture: "llama".into(),
+    PlainDecoder {
         vocab_size: 320,
         hidden_size: 128,
+        intermediate: 256,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
         max_context: 1024,
-        embedding_scale: 1.0,
-        layers: vec![layer.clone(), layer],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: true,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
     }
+    .spec()
 }
 
 fn packed() -> WeightForm {

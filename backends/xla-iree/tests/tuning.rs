@@ -3,63 +3,27 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormSpec, RopeLayout,
-    RopeSpec,
-};
+use halfhitch_seam::model::PlainDecoder;
 use halfhitch_seam::{
     AffineScheme, Bits, CacheAction, CancelToken, ComputeBackend, Control, DType, DecodeStep,
-    ErrorCode, Event, GroupSize, LogitsRequest, ModelSpec, NoObserver, Observer, OpenRequest,
-    OutputRequest, PlanRequest, SeamResult, Stage, StepRows, TuneReport, TuneRequest, negotiate,
+    ErrorCode, Event, GroupSize, LogitsRequest, NoObserver, Observer, OpenRequest, OutputRequest,
+    PlanRequest, SeamResult, Stage, StepRows, TuneReport, TuneRequest, negotiate,
 };
 use halfhitch_suite::models::{Generated, Storage};
 use halfhitch_xla_iree::{BackendOptions, CompileAt, XlaIreeBackend};
 
 fn model() -> Generated {
-    let layer = LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            scale: 0.25,
-            rope: Some(RopeSpec {
-                dims: 16,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 64,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    };
-    let spec = ModelSpec {
-        architecture: "llama".into(),
+    let spec = PlainDecoder {
         vocab_size: 192,
         hidden_size: 64,
+        intermediate: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
         max_context: 256,
-        embedding_scale: 1.0,
-        layers: vec![layer.clone(), layer],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: true,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
-    };
+    }
+    .spec();
     let scheme = AffineScheme {
         bits: Bits::new(4).unwrap(),
         group_size: GroupSize::new(32).unwrap(),

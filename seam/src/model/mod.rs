@@ -27,6 +27,7 @@
 //! `softcap(s) = cap * tanh(s / cap)`. Norms, rope, softmax and accumulation are f32.
 
 mod layer;
+mod plain;
 mod rope;
 mod spec;
 mod weights;
@@ -35,6 +36,7 @@ pub use layer::{
     Activation, AttentionSpec, FeedForward, GatedMlp, LayerSpec, MixtureOfExperts, NormKind,
     NormSpec, QkNorm, QkNormScope,
 };
+pub use plain::PlainDecoder;
 pub use rope::{RopeLayout, RopeScaling, RopeSpec};
 pub use spec::{HeadSpec, ModelFeature, ModelSpec, limits};
 pub use weights::{ExpectedWeight, LayerWeight, WeightId};

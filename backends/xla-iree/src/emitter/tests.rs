@@ -1,8 +1,8 @@
 //! Graphs of tiny models: determinism, signatures, goldens.
 
 use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormKind, NormSpec,
-    QkNorm, QkNormScope, RopeLayout, RopeScaling, RopeSpec,
+    Activation, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormKind, NormSpec, PlainDecoder,
+    QkNorm, QkNormScope, RopeLayout, RopeScaling,
 };
 use halfhitch_seam::{
     AffineScheme, Bits, DType, DeviceId, DeviceInfo, ExecutionPlan, GroupSize, MemoryInfo,
@@ -18,54 +18,22 @@ use crate::runtime::capabilities::capabilities;
 mod choice;
 
 fn layer() -> LayerSpec {
-    LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            scale: 0.25,
-            rope: Some(RopeSpec {
-                dims: 16,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 128,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    }
+    llama().layers.remove(0)
 }
 
 /// A llama of 64 x 2 layers with 300 tokens.
 fn llama() -> ModelSpec {
-    ModelSpec {
-        architecture: "llama".into(),
+    PlainDecoder {
         vocab_size: 300,
         hidden_size: 64,
+        intermediate: 128,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
         max_context: 4096,
-        embedding_scale: 1.0,
-        layers: vec![layer(), layer()],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: true,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
     }
+    .spec()
 }
 
 /// Everything that is advertised, in one model.

@@ -1,9 +1,6 @@
 //! A llama of two layers, in any resident form.
 
-use halfhitch_seam::model::{
-    Activation, AttentionSpec, FeedForward, GatedMlp, HeadSpec, LayerSpec, NormSpec, RopeLayout,
-    RopeSpec,
-};
+use halfhitch_seam::model::PlainDecoder;
 use halfhitch_seam::{
     AffineScheme, Bits, DType, DeviceId, DeviceInfo, GroupSize, MemoryInfo, ModelSpec, PlanRequest,
     Precision, QuantRequest, SeamResult, WeightForm, WeightInfo, WeightManifest, negotiate,
@@ -13,50 +10,17 @@ use halfhitch_xla_iree::emitter::{Shape, Source, module};
 use halfhitch_xla_iree::runtime::capabilities::on_target;
 
 fn llama() -> ModelSpec {
-    let layer = LayerSpec {
-        pre_attention: Some(NormSpec::rms(1e-5)),
-        attention: AttentionSpec {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 64,
-            scale: 0.125,
-            rope: Some(RopeSpec {
-                dims: 64,
-                theta: 10_000.0,
-                scaling: None,
-                layout: RopeLayout::HalfSplit,
-            }),
-            window: None,
-            softcap: None,
-            qk_norm: None,
-            qkv_bias: false,
-            output_bias: false,
-        },
-        post_attention: None,
-        pre_feed_forward: Some(NormSpec::rms(1e-5)),
-        feed_forward: FeedForward::Gated(GatedMlp {
-            intermediate: 512,
-            activation: Activation::Silu,
-            bias: false,
-        }),
-        post_feed_forward: None,
-        residual_scale: 1.0,
-    };
-    ModelSpec {
-        architecture: "llama".into(),
+    PlainDecoder {
         vocab_size: 2048,
         hidden_size: 256,
+        intermediate: 512,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
         max_context: 512,
-        embedding_scale: 1.0,
-        layers: vec![layer; 2],
-        final_norm: NormSpec::rms(1e-5),
-        head: HeadSpec {
-            tied: true,
-            bias: false,
-            softcap: None,
-            scale: 1.0,
-        },
     }
+    .spec()
 }
 
 fn form(name: &str) -> WeightForm {
