@@ -97,6 +97,9 @@ pub struct DeviceCapabilities {
     pub context_limit: Option<usize>,
     /// Most sequences a session can hold.
     pub max_sequences: usize,
+    /// Most processor threads a session can use, where there is a limit.
+    #[serde(default)]
+    pub max_threads: Option<usize>,
     /// Tokens of a prefill chunk that suit the device; cancellation and progress come at its ends.
     pub prefill_chunk: usize,
     /// Memory.

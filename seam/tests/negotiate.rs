@@ -74,6 +74,7 @@ fn device() -> DeviceCapabilities {
         samplers: BTreeSet::from([DeviceSampler::Greedy]),
         context_limit: Some(256),
         max_sequences: 4,
+        max_threads: Some(8),
         prefill_chunk: 64,
         memory: MemoryInfo::default(),
         codegen_target: None,
@@ -257,6 +258,22 @@ fn impossible_wishes_are_refused_with_what_is_possible() {
             ErrorCode::Unsupported,
             "5 sequences",
             "at most 4",
+        ),
+        (
+            "threads",
+            affine(4),
+            request(|r| r.threads = Some(9)),
+            ErrorCode::Unsupported,
+            "9 threads",
+            "at most 8",
+        ),
+        (
+            "no threads",
+            affine(4),
+            request(|r| r.threads = Some(0)),
+            ErrorCode::InvalidInput,
+            "0 threads",
+            "",
         ),
     ];
     let model = model();

@@ -128,6 +128,7 @@ impl ComputeBackend for ReferenceCpu {
             samplers: [DeviceSampler::Greedy].into(),
             context_limit: None,
             max_sequences: MAX_SEQUENCES,
+            max_threads: None,
             prefill_chunk: PREFILL_CHUNK,
             memory: memory::info(),
             codegen_target: None,

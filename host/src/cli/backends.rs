@@ -61,6 +61,7 @@ fn describe(backend: &str, c: &DeviceCapabilities) -> String {
     rows.extend(c.quantization.iter().map(|q| ("packed", quantization(q))));
     rows.push(("features", list(&c.features)));
     rows.push(("sequences", c.max_sequences.to_string()));
+    rows.extend(c.max_threads.map(|n| ("threads", format!("up to {n}"))));
     rows.extend(
         c.context_limit
             .map(|n| ("context", format!("up to {n} tokens"))),

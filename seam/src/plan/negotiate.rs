@@ -37,9 +37,7 @@ pub fn negotiate(
     let precision = choose_precision(device, request, &mut choices)?;
     let context = choose_context(model, device, request, &mut choices)?;
     let sequences = choose_sequences(device, request)?;
-    if request.threads == Some(0) {
-        return Err(SeamError::invalid_input("a session on 0 threads"));
-    }
+    check_threads(device, request)?;
     let chunk = device.prefill_chunk.clamp(1, context);
     let estimate = |planned: &[PlannedWeight]| {
         let bytes = planned.iter().map(|w| w.bytes).sum();
@@ -208,6 +206,18 @@ fn choose_sequences(device: &DeviceCapabilities, request: &PlanRequest) -> SeamR
             device.device.name
         ))
         .hint(format!("at most {}", device.max_sequences))),
+    }
+}
+
+fn check_threads(device: &DeviceCapabilities, request: &PlanRequest) -> SeamResult<()> {
+    match (request.threads, device.max_threads) {
+        (Some(0), _) => Err(SeamError::invalid_input("a session on 0 threads")),
+        (Some(n), Some(most)) if n > most => Err(SeamError::unsupported(format!(
+            "{n} threads on {}",
+            device.device.name
+        ))
+        .hint(format!("at most {most}"))),
+        _ => Ok(()),
     }
 }
 

@@ -70,7 +70,11 @@ fn well_formed(b: &Bench<'_>) -> Outcome {
     if c.resident.contains(&DType::U32) {
         return fail("u32 is no type for dense weights");
     }
-    if c.max_sequences == 0 || c.prefill_chunk == 0 || c.context_limit == Some(0) {
+    if c.max_sequences == 0
+        || c.prefill_chunk == 0
+        || c.context_limit == Some(0)
+        || c.max_threads == Some(0)
+    {
         return fail("a limit of 0");
     }
     if let (Some(free), Some(total)) = (c.memory.free, c.memory.total)

@@ -11,7 +11,7 @@ use halfhitch_seam::{
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
 
-use super::capabilities::on_target;
+use super::capabilities::{MAX_WORKERS, on_target};
 use super::error::seam_error;
 use super::graph;
 use super::memory;
@@ -23,9 +23,6 @@ use super::upload::upload;
 use crate::compiler::target::VARIABLE;
 use crate::compiler::{Cache, Compiler, CompilerOptions, Target, probe};
 use crate::emitter::Source;
-
-/// Most threads of a device, as the shim has it: `HH_MAX_WORKERS`, what the runtime's task topology is made for.
-const MAX_WORKERS: usize = 64;
 
 /// When steps are compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -208,12 +205,6 @@ impl XlaIreeBackend {
     }
 
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
-        if let Some(threads) = threads.filter(|&t| t > MAX_WORKERS) {
-            return Err(SeamError::invalid_input(format!(
-                "{threads} threads; this backend takes at most {MAX_WORKERS}"
-            ))
-            .hint(format!("give --threads {MAX_WORKERS} or fewer")));
-        }
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
             selector: id.0.clone(),

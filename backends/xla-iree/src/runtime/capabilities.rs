@@ -9,12 +9,16 @@ use halfhitch_seam::{
 
 use super::defaults::preferred_first;
 use crate::compiler::Target;
+use crate::emitter::Profile;
 use crate::emitter::contraction::choice::supports;
 use crate::emitter::layout::PACKED_BITS;
 
 /// Rows of a full prefill chunk. More would make weights into tiles less often, which is some percent of
 /// the time at this many, but a prompt can be cancelled only between chunks.
 pub const PREFILL_CHUNK: usize = 256;
+
+/// Most threads of a device, as the shim has it: `HH_MAX_WORKERS`, what the runtime's task topology is made for.
+pub const MAX_WORKERS: usize = 64;
 
 /// Most sequences of a session. Each has caches of its own; a step runs
 /// several of them at once.
@@ -48,6 +52,7 @@ pub fn quantization() -> Vec<QuantSupport> {
 pub fn on_target(device: DeviceInfo, memory: MemoryInfo, target: &Target) -> DeviceCapabilities {
     let mut own = capabilities(device, memory, Some(target.description.clone()));
     own.representations = supports(target.profile);
+    own.max_threads = matches!(target.profile, Profile::LlvmCpu { .. }).then_some(MAX_WORKERS);
     own.precisions = preferred_first(&own.device.driver, target.precisions.clone());
     own.resident.clone_from(&target.resident);
     for support in &mut own.quantization {
@@ -71,6 +76,7 @@ pub fn capabilities(
         samplers: [DeviceSampler::Greedy].into(),
         context_limit: None,
         max_sequences: MAX_SEQUENCES,
+        max_threads: None,
         prefill_chunk: PREFILL_CHUNK,
         memory,
         codegen_target,
