@@ -399,4 +399,10 @@ fn a_manifest_describes_its_library() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o022, 0);
+    manifest::check_format(&folder.library()).unwrap();
+    for text in ["", "#!/bin/sh\n", "\u{7f}EL"] {
+        let text_file = folder.path().join("libtext.so");
+        fs::write(&text_file, text).unwrap();
+        assert!(manifest::check_format(&text_file).is_err(), "{text:?}");
+    }
 }

@@ -9,7 +9,7 @@ use super::args::PluginManifestArgs;
 use super::failure::Failure;
 use super::output;
 use crate::files::OutputFile;
-use crate::plugins::manifest::{Manifest, SUFFIX};
+use crate::plugins::manifest::{Manifest, SUFFIX, check_format};
 
 /// Runs the command.
 pub fn run(args: &PluginManifestArgs) -> Result<(), Failure> {
@@ -22,6 +22,7 @@ pub fn run(args: &PluginManifestArgs) -> Result<(), Failure> {
         args.component.iter().cloned().collect(),
     )
     .and_then(|m| m.check().map(|()| m))
+    .and_then(|m| check_format(&args.library).map(|()| m))
     .in_context(|| library.to_string())?;
     let stem = manifest
         .library

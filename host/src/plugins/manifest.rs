@@ -160,3 +160,28 @@ pub fn sha256(path: &Path) -> SeamResult<String> {
         .map(|b| format!("{b:02x}"))
         .collect())
 }
+
+/// How libraries begin: ELF; Mach-O of 64 bits, and of several architectures.
+const FORMATS: [[u8; 4]; 3] = [
+    *b"\x7fELF",
+    [0xcf, 0xfa, 0xed, 0xfe],
+    [0xca, 0xfe, 0xba, 0xbe],
+];
+
+/// Checks that a file is a library at all, which its loader would say first.
+///
+/// # Errors
+/// `Io` where it cannot be read; `Incompatible`.
+pub fn check_format(path: &Path) -> SeamResult<()> {
+    let io = |e: std::io::Error| SeamError::new(ErrorCode::Io, e.to_string());
+    let mut first = Vec::new();
+    let mut start = File::open(path).map_err(io)?.take(4);
+    start.read_to_end(&mut first).map_err(io)?;
+    if FORMATS.iter().any(|format| *format == first[..]) {
+        return Ok(());
+    }
+    Err(
+        SeamError::new(ErrorCode::Incompatible, "it is not a library")
+            .hint("name the file that `cargo build` made of a crate of type cdylib"),
+    )
+}
