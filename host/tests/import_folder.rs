@@ -281,6 +281,42 @@ fn what_a_killed_import_left_is_deleted_and_what_a_living_one_writes_is_not() {
     );
 }
 
+/// Where folders can be swapped; a memory file system can.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_is_replaced_stands_until_the_new_one_does() {
+    let shm = Path::new("/dev/shm");
+    let dir = match shm.is_dir() {
+        true => tempfile::tempdir_in(shm).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    };
+    let out = dir.path().join("out");
+    let write = |text: &[u8]| {
+        let staged = StagedFolder::create(&out, true).unwrap();
+        staged.write("config.json", text).unwrap();
+        staged.commit().unwrap();
+    };
+    write(b"0");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let missed = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut missed = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                missed += usize::from(!out.is_dir());
+            }
+            missed
+        });
+        for i in 0..3000 {
+            write(i.to_string().as_bytes());
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        watcher.join().unwrap()
+    });
+    assert_eq!(missed, 0);
+    assert_eq!(fs::read(out.join("config.json")).unwrap(), b"2999");
+    assert_eq!(names(dir.path()), ["out"]);
+}
+
 #[test]
 fn a_memo_that_makes_no_sense_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();

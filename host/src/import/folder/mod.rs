@@ -2,7 +2,8 @@
 //!
 //! Files go into a hidden folder beside the target, are brought to the disk, and the folder is
 //! renamed. Whoever looks at the target sees nothing, or everything. A failure or a cancellation
-//! leaves no trace; what a killed process left is deleted by the next one that writes to that target.
+//! leaves no trace; what a killed process left is deleted by the next one that writes to that target. A folder
+//! that is replaced stands until the new one does.
 
 mod held;
 mod safetensors;
@@ -122,6 +123,10 @@ impl StagedFolder {
     pub fn commit(self) -> SeamResult<()> {
         check_target(&self.target, self.force)?;
         sync_folder(self.staging.path())?;
+        if self.target.exists() && exchange(self.staging.path(), &self.target) {
+            // What was replaced has the staging folder's name now, and goes with it.
+            return sync_folder(parent(&self.target));
+        }
         let replaced = if self.target.exists() {
             Some(set_aside(&self.target)?)
         } else {
@@ -209,7 +214,20 @@ fn check_target(target: &Path, force: bool) -> SeamResult<()> {
     Ok(())
 }
 
-/// Moves what is at `target` to a name beside it; it is deleted when the returned folder drops.
+/// Swaps two folders, so that there is one under each name at any moment; whether the system could. What
+/// keeps it from that may keep a plain renaming from it too, which then says why.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn exchange(one: &Path, other: &Path) -> bool {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn exchange(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// Where folders cannot be swapped: moves what is at `target` to a name beside it; it is deleted when the returned folder drops.
 fn set_aside(target: &Path) -> SeamResult<(tempfile::TempDir, PathBuf)> {
     let parent = parent(target);
     let holder = at(
