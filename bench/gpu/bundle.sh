@@ -71,6 +71,8 @@ made=$HALFHITCH_CACHE_DIR/xla-iree
 mkdir -p "$bundle/cache/xla-iree/modules" "$bundle/cache/xla-iree/notes"
 cp "$made"/modules/*.vmfb "$bundle/cache/xla-iree/modules/"
 cp "$made/notes/compiler" "$bundle/cache/xla-iree/notes/"
+# What a target has no code for, so that it is not offered there either.
+find "$made/notes" -name 'refused-*' -exec cp {} "$bundle/cache/xla-iree/notes/" \;
 
 python3 - "$bundle" "$driver" "${SHORT:+short}" "$@" <<'PYTHON'
 import hashlib, json, sys

@@ -168,7 +168,7 @@ const FORMATS: [[u8; 4]; 3] = [
     [0xca, 0xfe, 0xba, 0xbe],
 ];
 
-/// Checks that a file is a library at all, which its loader would say first.
+/// Checks that a file is a library at all, so that it is said here and not when the plugin is loaded.
 ///
 /// # Errors
 /// `Io` where it cannot be read; `Incompatible`.

@@ -170,8 +170,10 @@ fn check_identity(manifest: &Manifest, backend: &dyn ComputeBackend) -> SeamResu
         format!("it calls itself `{name}`, its manifest `{}`", manifest.name),
     )
     .hint(format!(
-        "make the manifest again: `halfhitch plugin-manifest LIBRARY --name {}`, and --driver if it has one",
-        name.escape_debug()
+        "make the manifest again: `halfhitch plugin-manifest {} --name {} --driver {}`",
+        manifest.library,
+        name.escape_debug(),
+        name.rsplit(':').next().unwrap_or_default().escape_debug(),
     )))
 }
 

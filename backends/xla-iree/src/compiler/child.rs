@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Longest line of a diagnostic that is shown; the rest is in the log.
 const SHOWN: usize = 300;
+
+/// What is told of a compiler that ends by a signal without a word.
+pub const CRASHED: &str = "the compiler crashed";
 
 /// What the compiler says first where it finds no `iree-lld`.
 const NO_LINKER: &str = "required embedded linker tool";
@@ -108,9 +111,11 @@ impl Run<'_> {
     }
 
     fn failure(&self, status: ExitStatus) -> SeamError {
-        let line = first_error(self.log).unwrap_or_else(|| match status.code() {
-            Some(code) => format!("exit status {code}"),
-            None => "the compiler crashed".into(),
+        let line = first_error(self.log).unwrap_or_else(|| match status.signal() {
+            None => format!("exit status {}", status.code().unwrap_or_default()),
+            // The system's way to take memory back, or somebody's hand.
+            Some(9) => "it was killed".into(),
+            Some(signal) => format!("{CRASHED} (signal {signal})"),
         });
         if line.contains(NO_LINKER) {
             return SeamError::new(

@@ -144,6 +144,50 @@ impl Compiler {
         target: &Target,
         control: &Control<'_>,
     ) -> SeamResult<Vec<Vec<u8>>> {
+        let results = self.each(graphs, target, control, true)?;
+        let mut modules = Vec::with_capacity(graphs.len());
+        let mut first_error = None;
+        for result in results {
+            match result {
+                Some(Ok(module)) => modules.push(module),
+                // Those that were stopped because another failed say less than that one.
+                Some(Err(e)) if e.code != ErrorCode::Cancelled || first_error.is_none() => {
+                    first_error = Some(e);
+                }
+                _ => {}
+            }
+        }
+        match first_error {
+            Some(e) => Err(e),
+            None => Ok(modules),
+        }
+    }
+
+    /// What comes of each of several graphs, in their order. Progress as for [`Self::compile`]. Logs of
+    /// failures are kept in the cache alone.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub fn try_each(
+        &self,
+        graphs: &[String],
+        target: &Target,
+        control: &Control<'_>,
+    ) -> SeamResult<Vec<SeamResult<Vec<u8>>>> {
+        let results = self.each(graphs, target, control, false)?;
+        // None is left out where nothing stops at the first error.
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// Several graphs at once; with `all`, nothing is begun after the first error, and its log is kept
+    /// where there is no cache, too.
+    fn each(
+        &self,
+        graphs: &[String],
+        target: &Target,
+        control: &Control<'_>,
+        all: bool,
+    ) -> SeamResult<Vec<Option<SeamResult<Vec<u8>>>>> {
         control.cancel.check()?;
         let total = graphs.len() as u64;
         control.progress(Stage::Compile, 0, total);
@@ -167,8 +211,8 @@ impl Compiler {
                     }
                     Ok(())
                 };
-                let result = tick().and_then(|()| self.one(graph, target, control, &mut tick));
-                if result.is_err() {
+                let result = tick().and_then(|()| self.one(graph, target, control, all, &mut tick));
+                if result.is_err() && all {
                     failed.cancel();
                 } else {
                     let mut done = done.lock();
@@ -185,22 +229,7 @@ impl Compiler {
             work();
         });
         control.cancel.check()?;
-        let mut modules = Vec::with_capacity(graphs.len());
-        let mut first_error = None;
-        for result in results {
-            match result.into_inner() {
-                Some(Ok(module)) => modules.push(module),
-                // Those that were stopped because another failed say less than that one.
-                Some(Err(e)) if e.code != ErrorCode::Cancelled || first_error.is_none() => {
-                    first_error = Some(e);
-                }
-                _ => {}
-            }
-        }
-        match first_error {
-            Some(e) => Err(e),
-            None => Ok(modules),
-        }
+        Ok(results.into_iter().map(Mutex::into_inner).collect())
     }
 
     /// What a graph's code depends on, as one hash.
@@ -219,11 +248,12 @@ impl Compiler {
         graph: &str,
         target: &Target,
         control: &Control<'_>,
+        keep_log: bool,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
         let key = self.key(graph, target);
         let Some(cache) = &self.cache else {
-            return self.run(graph, target, &key, tick);
+            return self.run(graph, target, &key, keep_log, tick);
         };
         if let Some(module) = cache.get(&key) {
             return Ok(module);
@@ -232,7 +262,7 @@ impl Compiler {
         if let Some(module) = cache.get(&key) {
             return Ok(module);
         }
-        let module = self.run(graph, target, &key, tick)?;
+        let module = self.run(graph, target, &key, keep_log, tick)?;
         if let Err(e) = cache.put(&key, &module) {
             note(control, &format!("compiled code is not kept: {e}"));
         }
@@ -268,7 +298,7 @@ impl Compiler {
             format!("--dump-compilation-phases-to={}", dumps.display()),
         ]);
         let key = cache::key(&[graph.as_bytes()]);
-        let stream = self.run(graph, &target, &key, &mut tick)?;
+        let stream = self.run(graph, &target, &key, true, &mut tick)?;
         let flow = fs::read_dir(&dumps)
             .into_iter()
             .flatten()
@@ -293,6 +323,7 @@ impl Compiler {
         graph: &str,
         target: &Target,
         key: &str,
+        keep_log: bool,
         tick: &mut dyn FnMut() -> SeamResult<()>,
     ) -> SeamResult<Vec<u8>> {
         if let Some(absent) = &self.absent {
@@ -324,14 +355,14 @@ impl Compiler {
         match run.run(tick) {
             Ok(()) => child::read(&output),
             Err(e) if e.code == ErrorCode::Backend && log.is_file() => {
-                Err(self.keep_log(e, folder, key))
+                Err(self.keep_log(e, folder, key, keep_log))
             }
             Err(e) => Err(e),
         }
     }
 
-    /// Keeps the log of a failure where the error says: in the cache, else where it is.
-    fn keep_log(&self, error: SeamError, folder: WorkFolder, key: &str) -> SeamError {
+    /// Keeps the log of a failure where the error says: in the cache, else, if it `must` be kept, where it is.
+    fn keep_log(&self, error: SeamError, folder: WorkFolder, key: &str, must: bool) -> SeamError {
         let log = folder.path().join("compile.log");
         let advice = match &error.hint {
             Some(hint) if !hint.contains("log") => format!("{hint}; "),
@@ -341,6 +372,7 @@ impl Compiler {
         let kept = self.cache.as_ref().map(|c| c.log_path(key));
         match kept.filter(|kept| fs::copy(&log, kept).is_ok()) {
             Some(kept) => error.hint(hint(&kept)),
+            None if !must => SeamError::new(error.code, error.message),
             None => {
                 let log = folder.keep().join("compile.log");
                 error.hint(hint(&log))

@@ -6,6 +6,7 @@
 
 use halfhitch_seam::{Control, DType, ErrorCode, Precision, SeamError, SeamResult};
 
+use super::child::CRASHED;
 use super::{Compiler, Target};
 use crate::emitter::Profile;
 
@@ -49,22 +50,40 @@ pub fn settle(compiler: &Compiler, target: &mut Target, control: &Control<'_>) -
         .map(Trial::Computes)
         .chain(reads.map(Trial::Reads))
         .collect();
-    let of: &Target = target;
-    let results: Vec<SeamResult<bool>> = std::thread::scope(|scope| {
-        let running: Vec<_> = trials
-            .iter()
-            .map(|trial| scope.spawn(move || compiles(compiler, *trial, of, control)))
-            .collect();
-        let joined = running.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined
-            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    for (trial, result) in trials.into_iter().zip(results) {
-        match (trial, result?) {
-            (_, true) => {}
-            (Trial::Computes(precision), false) => target.precisions.retain(|p| *p != precision),
-            (Trial::Reads(dtype), false) => {
+    let graphs: Vec<String> = trials.iter().map(|trial| trial.graph()).collect();
+    let notes: Vec<String> = graphs
+        .iter()
+        .map(|graph| format!("refused-{}", compiler.key(graph, target)))
+        .collect();
+    let kept = |note: &String| compiler.cache()?.read_note(note);
+    let mut refused: Vec<Option<String>> = notes
+        .iter()
+        .map(|note| kept(note).map(|why| String::from_utf8_lossy(&why).into_owned()))
+        .collect();
+    let open: Vec<usize> = (0..trials.len())
+        .filter(|&i| refused[i].is_none())
+        .collect();
+    let graphs: Vec<String> = open.iter().map(|&i| graphs[i].clone()).collect();
+    let results = compiler.try_each(&graphs, target, control)?;
+    for (i, result) in open.into_iter().zip(results) {
+        match result {
+            Ok(_) => {}
+            Err(e) if is_verdict(&e) => {
+                if let Some(cache) = compiler.cache() {
+                    // A cache that takes no notes costs time only.
+                    let _ = cache.write_note(&notes[i], e.message.as_bytes());
+                }
+                refused[i] = Some(e.message);
+            }
+            Err(e) => tracing::debug!("{}: not tried: {:?}: {e}", target.description, trials[i]),
+        }
+    }
+    for (trial, why) in trials.into_iter().zip(refused) {
+        let Some(why) = why else { continue };
+        tracing::info!("{}: not offered: {trial:?}: {why}", target.description);
+        match trial {
+            Trial::Computes(precision) => target.precisions.retain(|p| *p != precision),
+            Trial::Reads(dtype) => {
                 target.resident.remove(&dtype);
             }
         }
@@ -72,44 +91,22 @@ pub fn settle(compiler: &Compiler, target: &mut Target, control: &Control<'_>) -
     Ok(())
 }
 
-/// Whether a trial compiles, as far as that can be found out.
-fn compiles(
-    compiler: &Compiler,
-    trial: Trial,
-    target: &Target,
-    control: &Control<'_>,
-) -> SeamResult<bool> {
-    let graph = trial.graph();
-    let note = format!("refused-{}", compiler.key(&graph, target));
-    let kept = compiler.cache().and_then(|cache| cache.read_note(&note));
-    let refused = |why: &str| {
-        tracing::info!("{}: not offered: {trial:?}: {why}", target.description);
-        Ok(false)
-    };
-    if let Some(why) = kept {
-        return refused(&String::from_utf8_lossy(&why));
-    }
-    match compiler.compile(&[graph], target, control) {
-        Ok(_) => Ok(true),
-        Err(e) if e.code == ErrorCode::Cancelled => Err(e),
-        Err(e) if is_verdict(&e) => {
-            if let Some(cache) = compiler.cache() {
-                // A cache that takes no notes costs time only.
-                let _ = cache.write_note(&note, e.message.as_bytes());
-            }
-            refused(&e.message)
-        }
-        Err(e) => {
-            tracing::debug!("{}: not tried: {trial:?}: {e}", target.description);
-            Ok(true)
-        }
-    }
-}
+/// What the compiler says where the machine is at fault: no room for its files or in memory.
+const MACHINE: [&str; 6] = [
+    "out of memory",
+    "bad_alloc",
+    "cannot allocate",
+    "no space left",
+    "io failure",
+    "too many open files",
+];
 
-/// Whether a failure is about the graph: not one that was stopped, or killed for memory, or that another
-/// try may not have.
+/// Whether a failure is about the graph: not one that was stopped, or killed, or that another try may not have.
 fn is_verdict(error: &SeamError) -> bool {
-    error.code == ErrorCode::Backend && error.message.to_lowercase().contains("error:")
+    let text = error.message.to_lowercase();
+    error.code == ErrorCode::Backend
+        && (text.contains("error:") || text.contains(CRASHED))
+        && !MACHINE.iter().any(|fault| text.contains(fault))
 }
 
 #[cfg(test)]
@@ -183,14 +180,50 @@ mod tests {
     }
 
     #[test]
-    fn a_compiler_that_was_killed_says_nothing_of_a_format() {
+    fn a_machine_without_room_says_nothing_of_a_format() {
+        for script in [
+            "kill -KILL $$",
+            "echo 'LLVM ERROR: out of memory'; kill -ABRT $$",
+            "echo 'LLVM ERROR: IO failure on output stream: No space left on device'; exit 1",
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let compiler = opened(folder.path(), script);
+            let named = Target::named("cuda:sm_80").unwrap();
+            assert_eq!(settled(&compiler, "cuda:sm_80"), named, "{script}");
+            assert_eq!(runs(folder.path()), 4);
+            settled(&compiler, "cuda:sm_80");
+            assert_eq!(runs(folder.path()), 6, "it is tried again: {script}");
+        }
+    }
+
+    #[test]
+    fn a_crash_without_a_word_is_an_answer() {
         let folder = tempfile::tempdir().unwrap();
-        let compiler = opened(folder.path(), "kill -KILL $$");
-        let named = Target::named("cuda:sm_80").unwrap();
-        assert_eq!(settled(&compiler, "cuda:sm_80"), named);
-        assert_eq!(runs(folder.path()), 4);
-        settled(&compiler, "cuda:sm_80");
-        assert_eq!(runs(folder.path()), 6, "what did not end is tried again");
+        let compiler = opened(folder.path(), "kill -SEGV $$");
+        let target = settled(&compiler, "cuda:sm_80");
+        assert_eq!(target.precisions, [Precision::F32, Precision::F16]);
+    }
+
+    #[test]
+    fn trials_are_cancelled_like_any_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let compiler = opened(folder.path(), "sleep 600");
+        let cancel = CancelToken::new();
+        let control = Control {
+            cancel: &cancel,
+            observer: &NoObserver,
+        };
+        let mut target = Target::named("cuda:sm_80").unwrap();
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while runs(folder.path()) < 2 {
+                    std::thread::yield_now();
+                }
+                cancel.cancel();
+            });
+            settle(&compiler, &mut target, &control)
+        });
+        assert_eq!(result.unwrap_err().code, ErrorCode::Cancelled);
     }
 
     #[test]

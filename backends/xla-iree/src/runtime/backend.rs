@@ -11,7 +11,7 @@ use halfhitch_seam::{
 use halfhitch_xla_iree_sys::{Device, DeviceOptions, IREE_VERSION, LogLevel, Runtime};
 use parking_lot::Mutex;
 
-use super::capabilities::{MAX_WORKERS, on_target};
+use super::capabilities::{MAX_WORKERS, has_workers, on_target};
 use super::error::seam_error;
 use super::graph;
 use super::memory;
@@ -168,7 +168,7 @@ impl XlaIreeBackend {
     }
 
     /// What code is made for on a device; `None` for the processor, which is not asked.
-    fn target(&self, device: Option<&Device>) -> SeamResult<Target> {
+    fn target(&self, device: Option<&Device>, control: &Control<'_>) -> SeamResult<Target> {
         let told = |category: &str, key: &str| {
             let answer = device.map(|d| d.query(category, key));
             answer.transpose().unwrap_or_else(|e| {
@@ -179,32 +179,29 @@ impl XlaIreeBackend {
         let target =
             Target::for_device(&self.options.driver, &told, self.options.target.as_deref())?;
         match device {
-            Some(_) if !is_local(&self.options.driver) => self.settle(target),
+            Some(_) if !is_local(&self.options.driver) => self.settle(target, control),
             _ => Ok(target),
         }
     }
 
     /// The target without the formats that do not compile for it, which is tried once.
-    fn settle(&self, target: Target) -> SeamResult<Target> {
-        let mut settled = self.settled.lock();
-        if let Some((_, known)) = settled.iter().find(|(told, _)| *told == target) {
-            return Ok(known.clone());
+    fn settle(&self, target: Target, control: &Control<'_>) -> SeamResult<Target> {
+        let known = |(told, known): &(Target, Target)| (*told == target).then(|| known.clone());
+        if let Some(known) = self.settled.lock().iter().find_map(known) {
+            return Ok(known);
         }
         let mut known = target.clone();
-        unseen(
-            |control| match Compiler::open(&self.options.compiler, control) {
-                Ok(compiler) => probe::settle(&compiler, &mut known, control),
-                Err(e) => {
-                    tracing::debug!("formats are not tried: {e}");
-                    Ok(())
-                }
-            },
-        )?;
-        settled.push((target, known.clone()));
+        match Compiler::open(&self.options.compiler, control) {
+            Ok(compiler) => probe::settle(&compiler, &mut known, control)?,
+            Err(e) => tracing::debug!("formats are not tried: {e}"),
+        }
+        self.settled.lock().push((target, known.clone()));
         Ok(known)
     }
 
     fn open_device(&self, id: &DeviceId, threads: Option<usize>) -> SeamResult<Device> {
+        // The only driver with threads of its own.
+        let threads = threads.filter(|_| has_workers(&self.options.driver));
         let options = DeviceOptions {
             driver: self.options.driver.clone(),
             selector: id.0.clone(),
@@ -259,7 +256,7 @@ impl ComputeBackend for XlaIreeBackend {
     fn capabilities(&self, id: &DeviceId) -> SeamResult<DeviceCapabilities> {
         let info = self.device(id)?;
         if is_local(&self.options.driver) {
-            let target = self.target(None)?;
+            let target = unseen(|control| self.target(None, control))?;
             return Ok(DeviceCapabilities {
                 tuned: self.tuned(id, &target),
                 ..on_target(info, memory::host(), &target)
@@ -271,7 +268,7 @@ impl ComputeBackend for XlaIreeBackend {
             total: stats.total,
             free: stats.free,
         };
-        let target = self.target(Some(&device))?;
+        let target = unseen(|control| self.target(Some(&device), control))?;
         Ok(DeviceCapabilities {
             tuned: self.tuned(id, &target),
             ..on_target(info, memory, &target)
@@ -291,7 +288,7 @@ impl ComputeBackend for XlaIreeBackend {
             Some(name) => {
                 // A session asks which formats compile before it is planned, so this is made ahead, too.
                 let target = match request.ahead {
-                    true => self.settle(Target::named(name)?)?,
+                    true => self.settle(Target::named(name)?, control)?,
                     false => Target::named(name)?,
                 };
                 let capabilities = graph::imagined(&target, name);
@@ -303,7 +300,7 @@ impl ComputeBackend for XlaIreeBackend {
                     false => Some(self.open_device(&request.device, None)?),
                 };
                 (
-                    self.target(device.as_ref())?,
+                    self.target(device.as_ref(), control)?,
                     self.capabilities(&request.device)?,
                 )
             }
@@ -320,7 +317,7 @@ impl ComputeBackend for XlaIreeBackend {
         let plan = negotiate(model, &request.weights, &capabilities, &request.wishes)?;
         let compiler = Compiler::open(&self.options.compiler, control)?;
         let device = self.open_device(&info.id, plan.threads)?;
-        let target = self.target(Some(&device))?;
+        let target = self.target(Some(&device), control)?;
         self.test_once(&device, &info.id, &compiler, &target, control)?;
         let identity = Identity::new(&info.id, &target, compiler.tool());
         let tuner = Tuner {
@@ -345,7 +342,7 @@ impl ComputeBackend for XlaIreeBackend {
         let info = self.device(&plan.device.id)?;
         let compiler = Compiler::open(&self.options.compiler, &control)?;
         let device = self.open_device(&info.id, plan.threads)?;
-        let target = self.target(Some(&device))?;
+        let target = self.target(Some(&device), &control)?;
         self.test_once(&device, &info.id, &compiler, &target, &control)?;
         let source = Source {
             spec: model,

@@ -9,7 +9,6 @@ use halfhitch_seam::{
 
 use super::defaults::preferred_first;
 use crate::compiler::Target;
-use crate::emitter::Profile;
 use crate::emitter::contraction::choice::supports;
 use crate::emitter::layout::PACKED_BITS;
 
@@ -48,11 +47,16 @@ pub fn quantization() -> Vec<QuantSupport> {
     }]
 }
 
+/// Whether a driver's devices have threads of their own; the others run on the calling one, or on no processor.
+pub fn has_workers(driver: &str) -> bool {
+    driver == "local-task"
+}
+
 /// Capabilities of a device whose code is made for `target`.
 pub fn on_target(device: DeviceInfo, memory: MemoryInfo, target: &Target) -> DeviceCapabilities {
     let mut own = capabilities(device, memory, Some(target.description.clone()));
     own.representations = supports(target.profile);
-    own.max_threads = matches!(target.profile, Profile::LlvmCpu { .. }).then_some(MAX_WORKERS);
+    own.max_threads = has_workers(&own.device.driver).then_some(MAX_WORKERS);
     own.precisions = preferred_first(&own.device.driver, target.precisions.clone());
     own.resident.clone_from(&target.resident);
     for support in &mut own.quantization {

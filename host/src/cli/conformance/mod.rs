@@ -279,10 +279,10 @@ fn run_suite(
     let ran = run_tests(subject, tests, limit, &mut progress);
     context.progress.clear();
     let interrupted = ran.cases.len() < tests.len();
-    // A line is stale where its cases ran, and where it names no case at all. Cases of folders that were not
-    // given are not known here.
+    // A line is stale where its cases ran, and where it names no case at all. Which folders of
+    // checkpoints another run is given is not known here.
     report.stale = progress.expectations.unused(|pattern| {
-        let elsewhere = args.checkpoints.is_empty() && pattern.as_str().starts_with(CHECKPOINTS);
+        let elsewhere = pattern.as_str().starts_with(CHECKPOINTS);
         let names_one = elsewhere || names.iter().any(|name| pattern.matches(name));
         !names_one || ran.cases.iter().any(|c| pattern.matches(&c.name))
     });
