@@ -5,7 +5,7 @@ mod cli_support;
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use cli_support::{copy, halfhitch_process, set, tiny};
 use serde_json::json;
@@ -65,22 +65,27 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// One Ctrl-C ends what waits for others.
-fn interrupted_while_it_waits(mut child: Child) {
+fn interrupted_while_it_waits(child: Child) {
     // Until it waits, Ctrl-C may find no handler.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let status = interrupted_after(child, 1000);
+    assert_eq!(status.code(), Some(130));
+}
+
+/// How a process ends that gets a Ctrl-C after so many milliseconds; it must end.
+fn interrupted_after(mut child: Child, millis: u64) -> ExitStatus {
+    std::thread::sleep(std::time::Duration::from_millis(millis));
     interrupt(&child);
     let began = std::time::Instant::now();
-    let status = loop {
+    loop {
         if let Some(status) = child.try_wait().unwrap() {
-            break status;
+            return status;
         }
         if began.elapsed().as_secs() > 20 {
             child.kill().unwrap();
-            panic!("it waits on");
+            panic!("it waits on, after {millis} ms");
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(130));
+    }
 }
 
 #[test]
@@ -205,6 +210,24 @@ fn ctrl_c_ends_the_wait_for_a_pipes_reader() {
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         interrupted_while_it_waits(command.spawn().unwrap());
+    }
+}
+
+/// Whenever it comes: before the handler is there, while the cases are made, or while it waits.
+#[test]
+fn ctrl_c_before_the_wait_ends_it_too() {
+    use std::os::unix::process::ExitStatusExt;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for millis in [0, 20, 50, 100, 200, 300, 500, 700] {
+        let mut command = halfhitch_process();
+        command.args(["conformance", "--junit"]).arg(&pipe);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let status = interrupted_after(command.spawn().unwrap(), millis);
+        let ended = status.code() == Some(130) || status.signal() == Some(2);
+        assert!(ended, "after {millis} ms: {status}");
     }
 }
 

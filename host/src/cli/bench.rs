@@ -35,7 +35,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     if args.one_run {
         return one_run(args, context);
     }
-    let cancel = context.interrupt.begin();
+    let cancel = context.interrupt.token();
     let target = context.registry().select(&args.backend)?;
     let model = Model::open(&args.model.model, &context.control(&cancel))?;
     context.progress.clear();
@@ -84,7 +84,7 @@ fn one_run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
         )));
     };
     use_threads(configuration.threads.and_then(NonZeroUsize::new))?;
-    let cancel = context.interrupt.begin();
+    let cancel = context.interrupt.token();
     let control = context.control(&cancel);
     let target = context.registry().select(&args.backend)?;
     let model = Model::open(&args.model.model, &control)?;

@@ -47,6 +47,8 @@ pub fn run(args: ChatArgs, context: &Context) -> Result<(), Failure> {
         messages: Vec::new(),
     };
     let mut lines = Lines::open(context)?;
+    // One that came while the model was opened, and that nobody has looked at since.
+    cancel.check()?;
     loop {
         context.interrupt.idle();
         let Some(line) = lines.next()? else {

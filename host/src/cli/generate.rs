@@ -70,9 +70,8 @@ impl<'a> From<&'a ExecutionPlan> for PlanSummary<'a> {
 pub fn run(args: GenerateArgs, context: &Context) -> Result<(), Failure> {
     use_threads(args.device.threads)?;
     // Whoever is asked for a prompt can leave instead: reading does not look at a token.
-    context.interrupt.idle();
-    let source = Source::read(&args.prompt)?;
-    let cancel = context.interrupt.begin();
+    let source = context.interrupt.ending(|| Source::read(&args.prompt))?;
+    let cancel = context.interrupt.token();
     let control = context.control(&cancel);
     let target = context.registry().select(&args.device.backend)?;
     let model = Model::open(&args.model.model, &control)?;

@@ -64,9 +64,15 @@ impl Interrupt {
     }
 
     /// Runs what may wait for others and watches no token, such as opening a pipe: a Ctrl-C ends the
-    /// program meanwhile.
+    /// program meanwhile, and one that came before, which nobody has looked at yet.
     pub fn ending<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.0.lock().idle = true;
+        {
+            let mut state = self.0.lock();
+            if state.token.is_cancelled() {
+                std::process::exit(exit::INTERRUPTED.into());
+            }
+            state.idle = true;
+        }
         let out = wait();
         self.0.lock().idle = false;
         out
