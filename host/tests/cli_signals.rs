@@ -4,7 +4,7 @@
 mod cli_support;
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use cli_support::{copy, halfhitch_process, set, tiny};
@@ -62,6 +62,14 @@ fn read_some(child: &mut Child) -> String {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A pipe that nobody reads.
+fn pipe_in(folder: &Path) -> PathBuf {
+    let pipe = folder.join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    pipe
 }
 
 /// One Ctrl-C ends what waits for others.
@@ -193,9 +201,7 @@ fn a_limit_on_the_size_of_files_is_an_error_that_leaves_nothing() {
 #[test]
 fn ctrl_c_ends_the_wait_for_a_pipes_reader() {
     let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    let pipe = pipe_in(folder.path());
     for (name, flag) in [
         ("verify", "--record"),
         ("conformance", "--junit"),
@@ -218,9 +224,7 @@ fn ctrl_c_ends_the_wait_for_a_pipes_reader() {
 fn ctrl_c_before_the_wait_ends_it_too() {
     use std::os::unix::process::ExitStatusExt;
     let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    let pipe = pipe_in(folder.path());
     for millis in [0, 20, 50, 100, 200, 300, 500, 700] {
         let mut command = halfhitch_process();
         command.args(["conformance", "--junit"]).arg(&pipe);

@@ -88,6 +88,9 @@ pub fn settle(compiler: &Compiler, target: &mut Target, control: &Control<'_>) -
             }
         }
     }
+    // What is computed in has to be resident, too.
+    let resident = &target.resident;
+    target.precisions.retain(|p| resident.contains(&p.dtype()));
     Ok(())
 }
 
@@ -201,6 +204,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let compiler = opened(folder.path(), "kill -SEGV $$");
         let target = settled(&compiler, "cuda:sm_80");
+        assert_eq!(target.precisions, [Precision::F32, Precision::F16]);
+    }
+
+    #[test]
+    fn what_cannot_be_resident_is_not_computed_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let reads = "grep -q 64xf32 \"$in\" && { echo error: no such load; exit 1; }";
+        let target = settled(&opened(folder.path(), reads), "cuda:sm_80");
+        assert_eq!(target.resident, [DType::F32, DType::F16].into());
         assert_eq!(target.precisions, [Precision::F32, Precision::F16]);
     }
 
